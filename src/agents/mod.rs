@@ -1,0 +1,1 @@
+//! What the API server says of all Agents; on the leader: orphans and retention.

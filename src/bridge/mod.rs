@@ -1,0 +1,1 @@
+//! Ties sessions to sockets, catalog and status; runs in every replica.

@@ -1,0 +1,1 @@
+//! Revisions and fleets → the offer for one agent.

@@ -1,0 +1,1 @@
+//! The fleet's controller: plan, apply, counters, conditions; leader only.

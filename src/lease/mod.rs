@@ -1,0 +1,1 @@
+//! The leader's election and each replica's sign of life.

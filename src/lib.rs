@@ -1,0 +1,30 @@
+//! `AgentFleet` is to telemetry agents what `Deployment` is to pods.
+//!
+//! The map of the house. Data flows one way: what people write becomes revisions, revisions become offers, and what
+//! agents report becomes status.
+//!
+//! | module | its work |
+//! |---|---|
+//! | [`api`] | the custom resources: fields, conditions, reasons |
+//! | [`opamp`] | the protocol: messages, framing, hashes, and the sans-IO session |
+//! | [`catalog`] | revisions and fleets → the offer for one agent |
+//! | [`server`] | sockets: WebSocket and HTTP, limits, admission, drain |
+//! | [`agents`] | what the API server says of all Agents, in a compact index; on the leader: orphans and retention |
+//! | [`status`] | agent record → `Agent.status`, written within the API server's budget |
+//! | [`bridge`] | ties sessions to sockets, catalog and status; runs in every replica |
+//! | [`lease`] | the leader's election and each replica's sign of life |
+//! | [`revisions`] | inputs → validated, immutable revisions; leader only |
+//! | [`fleets`] | the fleet's controller: plan, apply, counters, conditions; leader only |
+//! | [`remote_configs`] | the status of RemoteConfigs; leader only |
+
+pub mod agents;
+pub mod api;
+pub mod bridge;
+pub mod catalog;
+pub mod fleets;
+pub mod lease;
+pub mod opamp;
+pub mod remote_configs;
+pub mod revisions;
+pub mod server;
+pub mod status;

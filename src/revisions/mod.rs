@@ -1,0 +1,1 @@
+//! Inputs → validated, immutable revisions; leader only.

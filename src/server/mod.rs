@@ -1,0 +1,1 @@
+//! Sockets: WebSocket and HTTP, limits, admission, drain.

@@ -1,0 +1,1 @@
+//! Agent record → `Agent.status`, written within the API server's budget.
