@@ -13,6 +13,7 @@ pub const BODIES_LIMIT: usize = 900_000;
 
 /// The files, and how they are checked before any agent is offered them.
 #[derive(Clone, CustomResource, Debug, Deserialize, KubeSchema, PartialEq, Serialize)]
+#[expect(clippy::duplicated_attributes, reason = "two columns may have one type")]
 #[kube(
     group = "opamp.dev",
     version = "v1alpha1",

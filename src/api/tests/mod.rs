@@ -3,5 +3,7 @@
 
 mod generated;
 mod reference;
+#[path = "../../../tests/integration/rule_table.rs"]
+mod rule_table;
 mod rules;
 mod schema;

@@ -132,8 +132,8 @@ fn kind_of(schema: &Value) -> String {
 /// What the API server says when a rule is broken.
 fn rules(schema: &Value) -> String {
     let rules = schema["x-kubernetes-validations"].as_array().into_iter().flatten();
-    let list: String = rules.map(|rule| format!("- {}\n", text(&rule["message"]))).collect();
-    if list.is_empty() { list } else { format!("\nRefused with:\n\n{list}") }
+    let list: Vec<String> = rules.map(|rule| format!("- {}\n", text(&rule["message"]))).collect();
+    if list.is_empty() { String::new() } else { format!("\nRefused with:\n\n{}", list.concat()) }
 }
 
 fn conditions(kind: &str) -> String {

@@ -54,17 +54,13 @@ fn assert_everywhere(check: impl Fn(&Place) -> Option<String>) {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-fn fault(found: bool, text: &str) -> Option<String> {
-    found.then(|| text.to_owned())
-}
-
 #[test]
 fn every_field_is_described_in_whole_sentences_that_fit_the_terminal() {
     assert_everywhere(|place| {
         let Some(description) = place.schema["description"].as_str() else {
-            return fault(place.is_field, "has no description");
+            return place.is_field.then(|| "has no description".to_owned());
         };
-        fault(!description.ends_with('.'), "the description does not end in a full stop").or_else(|| {
+        (!description.ends_with('.')).then(|| "the description does not end in a full stop".to_owned()).or_else(|| {
             let wide = description.lines().find(|line| line.chars().count() > WIDEST_LINE)?;
             Some(format!("a line of more than {WIDEST_LINE} characters: {wide}"))
         })
@@ -78,12 +74,12 @@ fn a_default_that_code_applies_is_told_in_the_description() {
         let schema = serde_json::to_value(&definition.spec.versions[0].schema).unwrap();
         let mut found = Vec::new();
         places("spec", &schema["openAPIV3Schema"]["properties"]["spec"], &mut found);
-        faults.extend(found.into_iter().filter(|place| !tells_default(place.schema)).map(|place| place.path));
+        faults.extend(found.into_iter().filter(|place| !tells_de(place.schema)).map(|place| place.path));
     }
     assert!(faults.is_empty(), "{faults:?}");
 }
 
-fn tells_default(schema: &Value) -> bool {
+fn tells_de(schema: &Value) -> bool {
     let default = match &schema["default"] {
         Value::String(text) => text.clone(),
         Value::Number(number) => number.to_string(),
@@ -105,7 +101,7 @@ fn every_string_list_and_map_has_a_maximum() {
             Some("object") => schema["properties"].is_object() || schema["maxProperties"].is_u64(),
             _ => true,
         };
-        fault(!bounded && place.path.contains('.'), "has no maximum")
+        (!bounded && place.path.contains('.')).then(|| "has no maximum".to_owned())
     });
 }
 
@@ -119,7 +115,7 @@ fn every_list_and_map_says_how_it_is_merged() {
             }
             _ => true,
         };
-        fault(!told, "has no list or map type")
+        (!told).then(|| "has no list or map type".to_owned())
     });
 }
 
@@ -132,7 +128,7 @@ fn numbers_are_whole_and_of_formats_that_kubernetes_knows() {
             (Some("integer" | "number"), _) => false,
             (_, format) => matches!(format, None | Some("date-time")),
         };
-        fault(!known, "must be int32 or int64 with a minimum")
+        (!known).then(|| "must be int32 or int64 with a minimum".to_owned())
     });
 }
 
@@ -140,7 +136,7 @@ fn numbers_are_whole_and_of_formats_that_kubernetes_knows() {
 fn null_is_never_a_value() {
     assert_everywhere(|place| {
         let lists_null = place.schema["enum"].as_array().is_some_and(|values| values.contains(&Value::Null));
-        fault(place.schema["nullable"] == true || lists_null, "accepts null")
+        (place.schema["nullable"] == true || lists_null).then(|| "accepts null".to_owned())
     });
 }
 
@@ -151,7 +147,7 @@ fn the_only_default_is_a_status_not_yet_observed() {
         let allowed = default.is_null()
             || place.path.ends_with(".status.observedGeneration") && *default == -1
             || place.path.ends_with(".status") && *default == serde_json::json!({"observedGeneration": -1});
-        fault(!allowed, "would be written into stored objects")
+        (!allowed).then(|| "would be written into stored objects".to_owned())
     });
 }
 
@@ -159,7 +155,7 @@ fn the_only_default_is_a_status_not_yet_observed() {
 fn a_boolean_is_used_only_where_no_third_value_can_come() {
     assert_everywhere(|place| {
         let listed = BOOLEANS.iter().any(|(path, _)| *path == place.path);
-        fault(place.schema["type"] == "boolean" && !listed, "is a boolean")
+        (place.schema["type"] == "boolean" && !listed).then(|| "is a boolean".to_owned())
     });
 }
 
