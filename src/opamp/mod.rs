@@ -3,10 +3,14 @@
 //! Nothing here knows of sockets, Kubernetes or `async`; time, identity and offers are arguments.
 
 pub mod capabilities;
+pub mod frame;
 pub mod identity;
 pub mod instance_uid;
+pub mod now;
 pub mod offer;
 pub mod record;
+pub mod session;
+pub mod violation;
 
 /// The generated messages of `proto/opamp/v1`.
 #[allow(
