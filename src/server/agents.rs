@@ -45,7 +45,7 @@ pub struct Exchange {
     pub send: Vec<Outbound>,
     /// Who spoke, as the message itself says. `None` if nothing was received or it could not be told.
     pub speaker: Option<InstanceUid>,
-    /// The rule that the message broke. Counted by rule, and towards [`super::Limits::offences_per_minute`].
+    /// The rule that the message broke. Counted by rule, and as an offence of the connection.
     pub violation: Option<Violation>,
     /// Whether the connection goes on after that.
     pub then: Then,

@@ -11,7 +11,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use crate::opamp::{identity::Identity, session::ConnectionId};
+use crate::opamp::{identity::Identity, session::ConnectionId, violation::Violation};
 
 /// How a peer is connected. The text is what `Agent.status.connection.transport` shows.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -122,13 +122,31 @@ pub enum CloseReason {
     InvalidText,
     /// A message is over the size limit (AMB-22).
     TooLarge,
-    /// Text messages again and again (AMB-19).
+    /// Text messages, the last of too many offences (AMB-19).
     TextMessages,
-    /// Malformed messages again and again (AMB-19).
+    /// Messages that are no protobuf, the last of too many offences (AMB-19).
+    Undecodable,
+    /// Messages that break another rule, the last of too many offences (AMB-19).
     Offences,
 }
 
 impl CloseReason {
+    /// The reason if this violation was one too many (AMB-19, AMB-22).
+    #[must_use]
+    pub fn after(violation: &Violation) -> Self {
+        match violation {
+            Violation::NotBinary => Self::TextMessages,
+            Violation::TooLarge { .. } => Self::TooLarge,
+            Violation::Undecodable { .. } => Self::Undecodable,
+            Violation::HeaderMissing
+            | Violation::HeaderTruncated
+            | Violation::HeaderTooLong
+            | Violation::HeaderNotZero(_)
+            | Violation::EmptyMessage
+            | Violation::UidLength { .. } => Self::Offences,
+        }
+    }
+
     /// The status code of RFC 6455 §7.4.1.
     #[must_use]
     pub fn code(self) -> u16 {
@@ -136,7 +154,7 @@ impl CloseReason {
             Self::Draining => 1001,
             Self::ProtocolError => 1002,
             Self::TextMessages => 1003,
-            Self::InvalidText => 1007,
+            Self::InvalidText | Self::Undecodable => 1007,
             Self::Superseded | Self::NeverReported | Self::Stalled | Self::Offences => 1008,
             Self::TooLarge => 1009,
             Self::Silent | Self::NotReading => 1011,
@@ -157,6 +175,7 @@ impl CloseReason {
             Self::InvalidText => "the reason for closing is not UTF-8",
             Self::TooLarge => "the message is over the size limit",
             Self::TextMessages => "OpAMP messages are binary",
+            Self::Undecodable => "too many messages were not a valid AgentToServer",
             Self::Offences => "too many malformed messages",
         }
     }
@@ -175,6 +194,7 @@ impl CloseReason {
             Self::InvalidText => "invalid_text",
             Self::TooLarge => "too_large",
             Self::TextMessages => "text_messages",
+            Self::Undecodable => "undecodable",
             Self::Offences => "offences",
         }
     }

@@ -44,8 +44,6 @@ pub struct Limits {
     /// Messages that a connection may send at once beyond its rate. Default 2,000: a gateway with 1,000 agents sends two
     /// each, a report and a status, when a configuration changes.
     pub message_burst: u32,
-    /// Malformed messages a minute from one WebSocket, before it is closed. Default 10 (AMB-19).
-    pub offences_per_minute: u32,
     /// Silence after which a WebSocket is pinged. Default 30 s: below the idle timeouts of the usual proxies and load
     /// balancers (60 s and more), so that the pings also keep a silent agent's connection open.
     pub ping_after: Duration,
@@ -81,7 +79,6 @@ impl Default for Limits {
             unfinished_bytes: 128 << 20,
             messages_per_second: 500,
             message_burst: 2_000,
-            offences_per_minute: 10,
             ping_after: Duration::from_secs(30),
             pong_timeout: Duration::from_secs(20),
             write_timeout: Duration::from_secs(10),
