@@ -29,6 +29,7 @@ pub const BODIES_LIMIT: usize = 900_000;
         json_path = ".status.conditions[?(@.type==\"Ready\")].status",
         description = "Whether the files are there and hold what their format asks for."
     ),
+    printcolumn(name = "Size", type_ = "integer", json_path = ".status.size", description = "Bytes of all files."),
     printcolumn(
         name = "Hash",
         type_ = "string",

@@ -6,4 +6,5 @@ mod reference;
 #[path = "../../../tests/integration/rule_table.rs"]
 mod rule_table;
 mod rules;
+mod samples;
 mod schema;
