@@ -219,7 +219,7 @@ impl Session {
         let former = self.sequence.last();
         let step = heard.numbered.map(|numbered| self.sequence.advance(numbered));
         if let (Some(next), Some(step), Channel::Http) = (heard.numbered, step, from) {
-            effects.suspicion = self.watch.number(former, next, step);
+            effects.suspicion = self.watch.get_or_insert_default().number(former, next, step);
         }
         let (copy, attributes) = match step {
             Some(Step::Copy) => (Some(self.answered), Novelty::AsBefore),
@@ -236,7 +236,8 @@ impl Session {
             self.remote_config.begin_session();
         }
         if attributes == Novelty::New && from == Channel::Http {
-            let suspicion = self.record.description.as_ref().and_then(|description| self.watch.describe(description));
+            let watch = self.watch.get_or_insert_default();
+            let suspicion = self.record.description.as_ref().and_then(|description| watch.describe(description));
             effects.suspicion = effects.suspicion.or(suspicion);
         }
         let kind = match heard.farewell {
@@ -313,6 +314,9 @@ impl Session {
     pub(super) fn leave(&mut self, how: Ending, now: Now, effects: &mut Effects) {
         self.presence.depart(how, now);
         effects.changed = effects.changed.max(Changed::Connection);
+        if how != Ending::Reidentified {
+            self.visitors.forget_polling();
+        }
         let Some(successor) = self.visitors.acquit(now.instant) else { return };
         let _ = self.presence.arrive(successor.channel, now);
         self.begin(effects);

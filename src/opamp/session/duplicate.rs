@@ -122,6 +122,11 @@ impl Visitors {
         self.0.retain(|visitor| visitor.channel != channel);
     }
 
+    /// The agent itself may come over HTTP from now on, where only the numbers tell it from those that were renamed.
+    pub(super) fn forget_polling(&mut self) {
+        self.0.retain(|visitor| visitor.channel != Channel::Http || visitor.is_on_trial());
+    }
+
     /// The uid is in use: nobody has to be told again.
     pub(super) fn forget_uid(&mut self, uid: InstanceUid) {
         self.0.retain(|visitor| visitor.standing != Standing::Renamed { to: uid });

@@ -73,7 +73,8 @@ pub struct Session {
     greeting: Greeting,
     answered: Answered,
     sight: Sight,
-    watch: Watch,
+    /// Only of an agent that speaks over HTTP.
+    watch: Option<Box<Watch>>,
     silence_limit: Duration,
 }
 
@@ -108,7 +109,7 @@ impl Session {
             greeting: Greeting::Due,
             answered: Answered::default(),
             sight: if remembered.is_some() { Sight::Known } else { Sight::First },
-            watch: Watch::default(),
+            watch: None,
             silence_limit: SILENCE_LIMIT,
         };
         if let Some(remembered) = remembered {
