@@ -5,10 +5,14 @@
 pub mod capabilities;
 pub mod frame;
 pub mod identity;
+pub mod inbound;
 pub mod instance_uid;
+pub mod normalise;
 pub mod now;
 pub mod offer;
 pub mod record;
+#[cfg(test)]
+mod schema;
 pub mod session;
 pub mod violation;
 
