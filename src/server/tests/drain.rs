@@ -1,4 +1,7 @@
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use futures::future::join_all;
 use tokio::{
@@ -74,7 +77,7 @@ async fn a_request_in_flight_is_answered() {
 #[tokio::test]
 async fn a_drained_listener_has_nothing_left() {
     let (sender, _seen) = mpsc::unbounded_channel();
-    let agents = Arc::new(Echo { seen: sender, tail: Default::default(), deadline: Default::default() });
+    let agents = Arc::new(Echo { seen: sender, tail: Mutex::default(), deadline: Mutex::default() });
     let generation = watch::Sender::new(0);
     let address = ([127, 0, 0, 1], 0).into();
     let limits = Limits::default();

@@ -171,12 +171,12 @@ async fn a_uid_header_that_differs_is_counted_and_nothing_else() {
 async fn too_many_large_bodies_at_once_get_503() {
     let harness = Harness::new(Limits { unfinished_bytes: 50_000, ..Limits::default() });
     let occupied = Arc::clone(&harness.shared.room).try_acquire_many_owned(40_000).unwrap();
-    let response = harness.dial().await.post(&[], &[1; 30_000]).await;
+    let response = harness.dial().await.post(&[], &vec![1; 30_000]).await;
     assert_eq!(response.status, 503);
     assert!((30..=60).contains(&response.retry_after()), "THR-05");
     assert_eq!(harness.dial().await.post(&[], &[1; 16_000]).await.status, 200, "small ones are not concerned");
     drop(occupied);
-    assert_eq!(harness.dial().await.post(&[], &[1; 30_000]).await.status, 200);
+    assert_eq!(harness.dial().await.post(&[], &vec![1; 30_000]).await.status, 200);
     assert_eq!(harness.shared.room.available_permits(), 50_000, "all room is given back");
 }
 

@@ -272,7 +272,7 @@ async fn large_messages_wait_for_room() {
     let mut harness = Harness::new(Limits { unfinished_bytes: 50_000, ..Limits::default() });
     let (mut client, _) = harness.reported().await;
     let occupied = Arc::clone(&harness.shared.room).try_acquire_many_owned(40_000).unwrap();
-    let large = frame(0x82, &[&b"\0large"[..], &[b' '; 40_000]].concat());
+    let large = frame(0x82, &[&b"\0large"[..], &vec![b' '; 40_000]].concat());
     let (small_part, rest) = large.split_at(10_000);
     client.write(small_part).await;
     client.write(rest).await;
