@@ -35,11 +35,6 @@ impl Drain {
         });
     }
 
-    /// Whether it has begun.
-    pub fn has_started(&self) -> bool {
-        self.started.borrow().is_some()
-    }
-
     /// Waits until it begins.
     pub async fn started(&self) {
         // The sender lives in `self`, so that this ends with the drain only.
@@ -63,10 +58,10 @@ mod tests {
     fn turns_follow_each_other_at_the_rate_of_the_drain() {
         let drain = Drain::new(500);
         let now = Instant::now();
-        assert!(!drain.has_started() && drain.started().now_or_never().is_none());
+        assert!(drain.started().now_or_never().is_none());
         drain.start(now);
         drain.start(now + Duration::from_secs(9));
-        assert!(drain.has_started() && drain.started().now_or_never().is_some());
+        assert!(drain.started().now_or_never().is_some());
         for place in 0..3 {
             assert_eq!(drain.turn(now + Duration::from_secs(1)), now + Duration::from_millis(2) * place);
         }

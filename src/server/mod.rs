@@ -35,3 +35,6 @@ pub use descriptors::{DescriptorError, raise_descriptor_limit};
 pub use limits::Limits;
 pub use listener::{BindError, Drained, Server};
 pub use metrics::Metrics;
+
+#[cfg(test)]
+mod tests;

@@ -64,7 +64,7 @@ impl Shared {
 
     /// A connection with a number of its own.
     pub fn connection(&self, transport: Transport, identity: Identity, remote: SocketAddr) -> Arc<Connection> {
-        let id = ConnectionId(self.connections.fetch_add(1, Ordering::Relaxed));
+        let id = ConnectionId::new(self.connections.fetch_add(1, Ordering::Relaxed));
         Arc::new(Connection::new(id, transport, identity, remote))
     }
 

@@ -9,7 +9,7 @@
 //! | [`rejection`] | every answer that is no OpAMP message |
 
 mod body;
-mod coding;
+pub(super) mod coding;
 mod connection;
 mod rejection;
 mod router;

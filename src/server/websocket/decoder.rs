@@ -9,7 +9,7 @@ use super::super::connection::CloseReason;
 pub const FREE_BYTES: usize = 16 << 10;
 
 /// The longest payload of a control frame (RFC 6455 §5.5).
-const CONTROL_BYTES: u64 = 125;
+const CONTROL_BYTES: u8 = 125;
 
 /// Reads frames out of a stream of bytes that may be cut anywhere. Holds nothing but the unfinished message.
 #[derive(Debug)]
@@ -296,12 +296,11 @@ impl Head {
             return Err(Fault::Unmasked);
         }
         match opcode(first)? {
-            Opcode::Continuation | Opcode::Text | Opcode::Binary => Ok(()),
             Opcode::Close | Opcode::Ping | Opcode::Pong if first & 0x80 == 0 => Err(Fault::FragmentedControl),
-            Opcode::Close | Opcode::Ping | Opcode::Pong if u64::from(second & 0x7f) > CONTROL_BYTES => {
-                Err(Fault::LongControl)
+            Opcode::Close | Opcode::Ping | Opcode::Pong if second & 0x7f > CONTROL_BYTES => Err(Fault::LongControl),
+            Opcode::Continuation | Opcode::Text | Opcode::Binary | Opcode::Close | Opcode::Ping | Opcode::Pong => {
+                Ok(())
             }
-            Opcode::Close | Opcode::Ping | Opcode::Pong => Ok(()),
         }
     }
 

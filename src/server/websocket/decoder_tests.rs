@@ -14,11 +14,11 @@ fn masked(first: u8, payload: &[u8], mask: [u8; 4]) -> Vec<u8> {
     match payload.len() {
         short @ 0..=125 => bytes.push(0x80 | u8::try_from(short).unwrap()),
         medium @ 126..=0xffff => {
-            bytes.push(0x80 | 126);
+            bytes.push(0xfe);
             bytes.extend(u16::try_from(medium).unwrap().to_be_bytes());
         }
         long => {
-            bytes.push(0x80 | 127);
+            bytes.push(0xff);
             bytes.extend((long as u64).to_be_bytes());
         }
     }
@@ -92,7 +92,7 @@ fn a_stream_means_the_same_wherever_it_is_cut() {
 
 #[test]
 fn each_breach_of_the_framing_has_its_fault() {
-    let over_limit = [&[0x82, 0x80 | 127][..], &(1_u64 << 21).to_be_bytes(), &MASK].concat();
+    let over_limit = [&[0x82, 0xff][..], &(1_u64 << 21).to_be_bytes(), &MASK].concat();
     for (case, bytes, expected) in [
         ("RSV1", vec![0xc2, 0x80], Fault::ReservedBit),
         ("RSV3", vec![0x92, 0x80], Fault::ReservedBit),

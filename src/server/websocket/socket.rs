@@ -128,7 +128,7 @@ async fn sleep(deadline: Option<Instant>) {
 async fn moved(generation: &mut watch::Receiver<u64>) {
     if generation.changed().await.is_err() {
         // Whoever moved it is gone: it stays where it is.
-        pending().await
+        pending::<()>().await;
     }
 }
 
