@@ -10,6 +10,7 @@
 
 pub mod assignment;
 pub mod backoff;
+mod cache;
 pub mod fleet;
 pub mod library;
 pub mod loader;

@@ -1,10 +1,9 @@
 //! A revision as it is served: attributes → the encoded offer, computed once for all agents that get the same.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     fmt,
-    hash::Hash,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use bytes::Bytes;
@@ -12,6 +11,7 @@ use prost::Message;
 use sha2::{Digest, Sha256};
 
 use super::{
+    cache::{OfferCache, cached},
     fleet::SecretContent,
     revision::{Origin, Revision, RevisionFile, RevisionHash},
     template::{Template, TemplateError, agent_value},
@@ -29,12 +29,6 @@ use crate::{
         record::Attributes,
     },
 };
-
-/// Most bytes of encoded offers that one cache keeps. Agents choose their attributes, so that the number of different
-/// offers is theirs to choose too.
-const CACHED_BYTES: usize = 64 << 20;
-/// Most offers that one cache keeps, whatever their size.
-const CACHED_OFFERS: usize = 16_384;
 
 /// Why an agent is offered nothing although files are meant for it. It keeps what it has; others are not concerned.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -94,7 +88,7 @@ struct LoadedFile {
 
 enum Body {
     AsItIs,
-    Templated(Result<Template, TemplateError>),
+    Templated(Box<Result<Template, TemplateError>>),
 }
 
 impl fmt::Debug for LoadedRevision {
@@ -163,10 +157,10 @@ impl LoadedFile {
     fn new(file: RevisionFile, template: TemplateMode) -> Self {
         let body = match template {
             TemplateMode::Disabled => Body::AsItIs,
-            TemplateMode::Jinja => Body::Templated(match std::str::from_utf8(&file.body) {
+            TemplateMode::Jinja => Body::Templated(Box::new(match std::str::from_utf8(&file.body) {
                 Ok(source) => Template::compile(source, quoting(file.origin)),
                 Err(_) => Err(TemplateError { line: None, fault: "it is not UTF-8".into() }),
-            }),
+            })),
         };
         Self { file, body }
     }
@@ -174,7 +168,7 @@ impl LoadedFile {
     fn render(&self, entry: &LoadedEntry, uid: &InstanceUid, attributes: &Attributes) -> Result<Bytes, NoOffer> {
         let Body::Templated(template) = &self.body else { return Ok(self.file.body.clone()) };
         let (remote_config, file) = (|| entry.name.clone(), || self.file.name.clone());
-        let rendered = template
+        let rendered = (**template)
             .as_ref()
             .map_err(Clone::clone)
             .and_then(|template| template.render(&agent_value(uid, attributes)))
@@ -265,52 +259,6 @@ fn template_input(chosen: u64, uid: &InstanceUid, attributes: &Attributes) -> [u
 fn absorb(digest: &mut Sha256, part: &[u8]) {
     digest.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
     digest.update(part);
-}
-
-struct OfferCache<K> {
-    known: HashMap<K, OfferResult>,
-    bytes: usize,
-}
-
-impl<K> Default for OfferCache<K> {
-    fn default() -> Self {
-        Self { known: HashMap::new(), bytes: 0 }
-    }
-}
-
-impl<K: Eq + Hash> OfferCache<K> {
-    /// Forgets everything when full: what is still needed is back after one computation each.
-    fn keep(&mut self, key: K, offer: &OfferResult) {
-        let size = match offer {
-            Ok(Some(offer)) => offer.encoded.len(),
-            Ok(None) | Err(_) => 0,
-        };
-        if size > CACHED_BYTES {
-            return;
-        }
-        if self.bytes + size > CACHED_BYTES || self.known.len() >= CACHED_OFFERS {
-            self.known.clear();
-            self.bytes = 0;
-        }
-        if self.known.insert(key, offer.clone()).is_none() {
-            self.bytes += size;
-        }
-    }
-}
-
-/// Computes without holding the lock: two sessions may compute the same at once, and none waits for another's template.
-fn cached<K: Copy + Eq + Hash>(
-    cache: &Mutex<OfferCache<K>>,
-    key: K,
-    compute: impl FnOnce() -> OfferResult,
-) -> OfferResult {
-    let lock = || cache.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(offer) = lock().known.get(&key) {
-        return offer.clone();
-    }
-    let offer = compute();
-    lock().keep(key, &offer);
-    offer
 }
 
 #[cfg(test)]
@@ -489,23 +437,6 @@ mod tests {
                 loaded(vec![entry("x", "", vec![file(first, "1")]), entry("y", "linux", vec![file(second, "2")])]);
             assert!(matches!(offer(&revision, "linux", ""), Err(NoOffer::FileNameClash(_))), "{case}");
             assert!(offer(&revision, "windows", "").unwrap().is_some(), "{case}");
-        }
-    }
-
-    #[test]
-    fn a_cache_never_grows_beyond_its_bounds() {
-        let mut cache = OfferCache::default();
-        let offer = Ok(Some(Arc::new(RemoteConfigOffer {
-            hash: ConfigHash::of(b""),
-            encoded: Bytes::from_static(&[0; 1 << 20]),
-        })));
-        for key in 0..200 {
-            cache.keep(key, &offer);
-            assert!(cache.known.len() <= 64 && cache.bytes <= CACHED_BYTES);
-        }
-        for key in 0..20_000 {
-            cache.keep(key, &Ok(None));
-            assert!(cache.known.len() <= CACHED_OFFERS);
         }
     }
 }

@@ -21,9 +21,9 @@ pub enum Node {
     /// A number or a boolean.
     Other,
     /// A list; each item with the line on which it stands, counted from 1.
-    List(Vec<(u64, Node)>),
+    List(Vec<(u64, Self)>),
     /// A map with the keys as text, merge keys resolved.
-    Map(Vec<(String, Node)>),
+    Map(Vec<(String, Self)>),
 }
 
 impl Node {
