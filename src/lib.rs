@@ -12,6 +12,7 @@
 //! | [`agents`] | what the API server says of all Agents, in a compact index; on the leader: orphans and retention |
 //! | [`status`] | agent record → `Agent.status`, written within the API server's budget |
 //! | [`bridge`] | ties sessions to sockets, catalog and status; runs in every replica |
+//! | [`kubernetes`] | clients, namespaces in scope, pace of retries, errors without object text |
 //! | [`lease`] | the leader's election and each replica's sign of life |
 //! | [`revisions`] | inputs → validated, immutable revisions; leader only |
 //! | [`fleets`] | the fleet's controller: plan, apply, counters, conditions; leader only |
@@ -22,6 +23,7 @@ pub mod api;
 pub mod bridge;
 pub mod catalog;
 pub mod fleets;
+pub mod kubernetes;
 pub mod lease;
 pub mod opamp;
 pub mod remote_configs;
