@@ -1,1 +1,2 @@
 //! Inputs → validated, immutable revisions; leader only.
+pub mod settle;
