@@ -13,6 +13,7 @@
 //! | [`status`] | agent record → `Agent.status`, written within the API server's budget |
 //! | [`bridge`] | ties sessions to sockets, catalog and status; runs in every replica |
 //! | [`kubernetes`] | clients, namespaces in scope, pace of retries, errors without object text |
+//! | [`events`] | events on objects that people write, on transitions only |
 //! | [`lease`] | the leader's election and each replica's sign of life |
 //! | [`revisions`] | inputs → validated, immutable revisions; leader only |
 //! | [`fleets`] | the fleet's controller: plan, apply, counters, conditions; leader only |
@@ -22,6 +23,7 @@ pub mod agents;
 pub mod api;
 pub mod bridge;
 pub mod catalog;
+pub mod events;
 pub mod fleets;
 pub mod kubernetes;
 pub mod lease;

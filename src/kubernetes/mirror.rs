@@ -112,8 +112,7 @@ impl<T> Mirror<T> {
         self.unlisted.remove(part);
         let listed = self.listings.remove(part).unwrap_or_default();
         let covered = |key: &ObjectKey| part.as_ref().is_none_or(|namespace| key.namespace == *namespace);
-        let vanished: Vec<_> =
-            self.known.keys().filter(|key| covered(key) && !listed.contains(key)).cloned().collect();
+        let vanished: Vec<_> = self.known.keys().filter(|key| covered(key) && !listed.contains(key)).cloned().collect();
         vanished.into_iter().filter_map(|key| self.remove(key)).collect()
     }
 

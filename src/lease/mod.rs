@@ -2,7 +2,8 @@
 //!
 //! [`decide`] is the rule, pure: renew, take or wait. It never compares clocks of two machines: a Lease is expired once
 //! *this* process has watched it stand still for its whole duration. [`hold`] carries the rule out on one Lease;
-//! [`election`] uses it for the one Lease that makes a leader, [`replica`] for the Lease that says which replicas live.
+//! [`election`] uses it for the one Lease that makes a leader, [`replica`] for the Lease that says which replicas live,
+//! and [`presence`] is what the leader concludes from those.
 //!
 //! Every write carries the resourceVersion that was read, so of ten contenders exactly one wins. Losing the leader's
 //! Lease stops the controllers, never the process: agents stay served.
@@ -11,6 +12,7 @@ pub mod decide;
 pub mod election;
 pub mod hold;
 pub mod holder;
+pub mod presence;
 pub mod replica;
 
 use std::time::Duration;
@@ -18,7 +20,8 @@ use std::time::Duration;
 pub use election::{Election, Leading};
 pub use hold::Error;
 pub use holder::{Holder, Incarnation};
-pub use replica::{ReplicaLease, Uncounted};
+pub use presence::Presence;
+pub use replica::{ReplicaLease, SignOfLife, Uncounted};
 
 /// How long a Lease holds without renewal.
 pub const DURATION: Duration = Duration::from_secs(10);
