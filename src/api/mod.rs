@@ -6,6 +6,7 @@
 pub mod agent;
 pub mod agent_fleet;
 pub mod condition;
+pub mod crds;
 pub mod reasons;
 pub mod remote_config;
 pub mod selector;
