@@ -19,7 +19,7 @@ use super::{agent_fleet::not_observed, condition};
     status = "AgentStatus",
     category = "opamp",
     selectable = ".status.fleet",
-    doc = "One telemetry agent.\n\nThe operator creates it when the agent first reports, in the namespace of the\nfleet that takes it, and deletes it when the agent has been gone for as long\nas the fleet's `spec.retention` says. Its name is the agent's instance_uid. It\nsays what the agent reported of itself, what it was offered and what became of\nit.",
+    doc = "One telemetry agent.\n\nThe operator creates it when the agent first reports, in the namespace of\nthe fleet that takes it, and deletes it when the agent has been gone for as\nlong as the fleet's `spec.retention` says. Its name is the agent's\ninstance_uid. It says what the agent reported of itself, what it was offered\nand what became of it.",
     validation = Rule::new("self.metadata.name.matches('^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$')")
         .message("metadata.name: the name of an Agent must be its instance_uid, a UUID in lower case; the operator creates Agents when they first report"),
     printcolumn(
@@ -47,6 +47,10 @@ use super::{agent_fleet::not_observed, condition};
         description = "The agent's service.version."
     ),
     printcolumn(
+        name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp",
+        description = "Time since the agent first reported."
+    ),
+    printcolumn(
         name = "Host", type_ = "string", priority = 1,
         json_path = ".status.attributes['identifying', 'nonIdentifying'].host\\.name",
         description = "The agent's host.name."
@@ -63,10 +67,6 @@ use super::{agent_fleet::not_observed, condition};
         name = "Reason", type_ = "string", priority = 1,
         json_path = ".status.conditions[?(@.type==\"Ready\")].reason",
         description = "Why the agent is ready, or is not."
-    ),
-    printcolumn(
-        name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp",
-        description = "Time since the agent first reported."
     )
 )]
 #[serde(rename_all = "camelCase")]

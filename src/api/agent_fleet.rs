@@ -20,7 +20,7 @@ use super::{condition, selector::AttributeSelector};
     shortname = "fleet",
     shortname = "fleets",
     category = "opamp",
-    doc = "A group of telemetry agents that are configured together.\n\nAn AgentFleet is to agents what a Deployment is to pods: it selects agents by\nwhat they report of themselves, offers them configuration and tells what\nbecame of it. What it offers at one time is a revision: it is checked as a\nwhole before any agent sees it, and while a newer one is faulty the last good\none stays served. Agents of a deleted fleet stay connected and keep what they\nrun. The name of a fleet has at most 63 characters.",
+    doc = "A group of telemetry agents that are configured together.\n\nAn AgentFleet is to agents what a Deployment is to pods: it selects agents\nby what they report of themselves, offers them configuration and tells what\nbecame of it. What it offers at one time is a revision: it is checked as a\nwhole before any agent sees it, and while a newer one is faulty the last\ngood one stays served. Agents of a deleted fleet stay connected and keep\nwhat they run. The name of a fleet has at most 63 characters.",
     validation = Rule::new("size(self.metadata.name) <= 63")
         .message("metadata.name: the name of a fleet must have at most 63 characters, it becomes the value of a label"),
     printcolumn(
@@ -49,6 +49,10 @@ use super::{condition, selector::AttributeSelector};
         description = "Members that failed to apply it, or for which it could not be made."
     ),
     printcolumn(
+        name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp",
+        description = "Time since it was created."
+    ),
+    printcolumn(
         name = "Update", type_ = "string", priority = 1, json_path = ".status.updateRevision",
         description = "The revision that members are moved to."
     ),
@@ -56,10 +60,6 @@ use super::{condition, selector::AttributeSelector};
         name = "Reason", type_ = "string", priority = 1,
         json_path = ".status.conditions[?(@.type==\"Ready\")].reason",
         description = "Why it is ready, or is not."
-    ),
-    printcolumn(
-        name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp",
-        description = "Time since it was created."
     )
 )]
 #[serde(rename_all = "camelCase")]

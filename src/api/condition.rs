@@ -75,7 +75,7 @@ pub struct Finding {
     pub condition: ConditionType,
     /// Whether it holds.
     pub verdict: Verdict,
-    /// One UpperCamelCase word that [`super::reasons`] declares.
+    /// One word that [`super::reasons`] declares.
     pub reason: &'static str,
     /// What it means here and what to do; short where all is well.
     pub message: String,

@@ -24,12 +24,11 @@ pub fn all() -> Vec<CustomResourceDefinition> {
 /// All definitions as one YAML stream, for `kubectl apply -f -`.
 #[must_use]
 pub fn yaml() -> String {
-    all().iter().map(document).collect()
+    all().iter().map(document).collect::<Vec<_>>().concat()
 }
 
 /// One definition as a YAML document with its separator.
-#[must_use]
-pub fn document(definition: &CustomResourceDefinition) -> String {
+pub(super) fn document(definition: &CustomResourceDefinition) -> String {
     #[expect(clippy::expect_used, reason = "a definition is plain data, tested to be written")]
     let text = serde_json::to_value(definition)
         .map(whole_numbers)

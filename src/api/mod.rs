@@ -10,6 +10,8 @@ pub mod crds;
 pub mod reasons;
 pub mod remote_config;
 pub mod selector;
+#[cfg(test)]
+mod tests;
 
 /// The API group of all kinds, and the prefix of labels and annotations.
 pub const GROUP: &str = "opamp.dev";

@@ -13,6 +13,7 @@ pub const BODIES_LIMIT: usize = 900_000;
 
 /// The files, and how they are checked before any agent is offered them.
 #[derive(Clone, CustomResource, Debug, Deserialize, KubeSchema, PartialEq, Serialize)]
+#[expect(clippy::duplicated_attributes, reason = "two columns may have one type")]
 #[kube(
     group = "opamp.dev",
     version = "v1alpha1",
@@ -36,17 +37,17 @@ pub const BODIES_LIMIT: usize = 900_000;
         description = "The first 10 hex digits of a hash over all files."
     ),
     printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp",
+        description = "Time since it was created."
+    ),
+    printcolumn(
         name = "Reason",
         type_ = "string",
         priority = 1,
         json_path = ".status.conditions[?(@.type==\"Ready\")].reason",
         description = "Why it is ready, or is not."
-    ),
-    printcolumn(
-        name = "Age",
-        type_ = "date",
-        json_path = ".metadata.creationTimestamp",
-        description = "Time since it was created."
     )
 )]
 #[serde(rename_all = "camelCase")]
@@ -67,9 +68,10 @@ pub struct RemoteConfigSpec {
     ///
     /// Possible values:
     /// - `Disabled`: they are offered byte by byte as they are.
-    /// - `Jinja`: they are Jinja templates with the attributes of the agent at
-    ///   hand, such as `{{ agent.attributes["host.name"] }}`. What is not defined
-    ///   is an error; the test `is defined` and the filter `default` help.
+    /// - `Jinja`: they are Jinja templates that know the agent as `agent.uid` and
+    ///   its attributes, such as `{{ agent.attributes["host.name"] }}`. What is
+    ///   not defined is an error; the test `is defined` and the filter `default`
+    ///   help.
     ///
     /// A template that does not compile is `Ready=False, InvalidTemplate` here. One
     /// that fails for the attributes of one agent is `ConfigApplied=False,
