@@ -14,6 +14,7 @@
 //! | [`bridge`] | ties sessions to sockets, catalog and status; runs in every replica |
 //! | [`kubernetes`] | clients, namespaces in scope, pace of retries, errors without object text |
 //! | [`events`] | events on objects that people write, on transitions only |
+//! | [`controllers`] | everything that runs on the leader only, started and stopped with the lead |
 //! | [`lease`] | the leader's election and each replica's sign of life |
 //! | [`revisions`] | inputs → validated, immutable revisions; leader only |
 //! | [`fleets`] | the fleet's controller: plan, apply, counters, conditions; leader only |
@@ -23,6 +24,7 @@ pub mod agents;
 pub mod api;
 pub mod bridge;
 pub mod catalog;
+pub mod controllers;
 pub mod events;
 pub mod fleets;
 pub mod kubernetes;

@@ -5,5 +5,7 @@
 //! a status and read back.
 
 pub mod index;
+pub mod orphans;
+pub mod retention;
 pub mod summary;
 pub mod written;

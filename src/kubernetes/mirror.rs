@@ -72,11 +72,12 @@ impl<T> Mirror<T> {
 
     /// Takes an event of the watch over `part`; says what moved. An object that a new list shows with the same
     /// resourceVersion did not move; one that a new list does not show has vanished, and no other event tells so.
+    /// Where `reduce` gives nothing, the object stays as it was known.
     pub fn apply<K: Resource>(
         &mut self,
         part: &Part,
         event: watcher::Event<K>,
-        reduce: impl FnOnce(K) -> T,
+        reduce: impl FnOnce(K) -> Option<T>,
     ) -> Vec<Moved<T>> {
         match event {
             watcher::Event::Init => {
@@ -93,13 +94,14 @@ impl<T> Mirror<T> {
         }
     }
 
-    fn insert<K: Resource>(&mut self, object: K, reduce: impl FnOnce(K) -> T) -> Vec<Moved<T>> {
+    fn insert<K: Resource>(&mut self, object: K, reduce: impl FnOnce(K) -> Option<T>) -> Vec<Moved<T>> {
         let key = ObjectKey::of(&object);
         let version = object.resource_version().unwrap_or_default();
         if self.known.get(&key).is_some_and(|known| known.version == version) {
             return Vec::new();
         }
-        let former = self.known.insert(key.clone(), Known { version, object: reduce(object) });
+        let Some(object) = reduce(object) else { return Vec::new() };
+        let former = self.known.insert(key.clone(), Known { version, object });
         vec![Moved { key, former: former.map(|known| known.object) }]
     }
 
@@ -171,7 +173,7 @@ mod tests {
     fn what_a_new_list_does_not_show_has_vanished() {
         let mut mirror = Mirror::new([None]);
         let mut apply = |event, expected: &[&str], case: &str| {
-            assert_eq!(names(&mirror.apply(&None, event, |_: ConfigMap| ())), expected, "{case}");
+            assert_eq!(names(&mirror.apply(&None, event, |_: ConfigMap| Some(()))), expected, "{case}");
         };
         apply(Init, &[], "a list begins");
         apply(InitApply(config_map("shop", "rules", "1")), &["rules"], "listed");
@@ -190,12 +192,12 @@ mod tests {
     fn the_list_of_one_namespace_says_nothing_of_another() {
         let (shop, bank) = (Some("shop".to_owned()), Some("bank".to_owned()));
         let mut mirror = Mirror::new([shop.clone(), bank.clone()]);
-        mirror.apply(&shop, Init, |_: ConfigMap| ());
-        mirror.apply(&shop, InitApply(config_map("shop", "rules", "1")), |_| ());
-        mirror.apply(&bank, Init, |_: ConfigMap| ());
-        mirror.apply(&bank, InitDone, |_: ConfigMap| ());
+        mirror.apply(&shop, Init, |_: ConfigMap| Some(()));
+        mirror.apply(&shop, InitApply(config_map("shop", "rules", "1")), |_| Some(()));
+        mirror.apply(&bank, Init, |_: ConfigMap| Some(()));
+        mirror.apply(&bank, InitDone, |_: ConfigMap| Some(()));
         assert!(!mirror.is_complete());
-        mirror.apply(&shop, InitDone, |_: ConfigMap| ());
+        mirror.apply(&shop, InitDone, |_: ConfigMap| Some(()));
         assert!(mirror.is_complete());
         assert_eq!(mirror.get(&ObjectKey::new("shop", "rules")), Some(&()));
     }
@@ -204,7 +206,7 @@ mod tests {
     fn objects_are_found_by_the_beginning_of_their_name() {
         let mut mirror = Mirror::new([None]);
         for (namespace, name) in [("shop", "a"), ("shop", "b-1"), ("shop", "b-2"), ("shop", "c"), ("zoo", "b-3")] {
-            mirror.apply(&None, Apply(config_map(namespace, name, "1")), |_| ());
+            mirror.apply(&None, Apply(config_map(namespace, name, "1")), |_| Some(()));
         }
         let found: Vec<_> = mirror.named("shop", "b-").map(|(key, ())| key.name.as_str()).collect();
         assert_eq!(found, ["b-1", "b-2"]);

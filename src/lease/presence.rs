@@ -6,7 +6,7 @@ use std::{
 };
 
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::ResourceExt;
+use kube::{ResourceExt, runtime::watcher::Event};
 
 use super::{DURATION, Holder, SignOfLife, Uncounted};
 
@@ -38,11 +38,41 @@ pub struct Expired {
 pub struct Presence {
     seen: BTreeMap<String, Seen>,
     gone: BTreeMap<Holder, Instant>,
+    /// While a list runs: what it has shown.
+    listing: Option<BTreeSet<String>>,
+    is_listed: bool,
 }
 
 impl Presence {
+    /// Takes an event of the watch over the replicas' Leases.
+    pub fn apply(&mut self, event: Event<Lease>, now: Instant) {
+        match event {
+            Event::Init => self.listing = Some(BTreeSet::new()),
+            Event::InitApply(lease) => {
+                if let Some(listing) = &mut self.listing {
+                    listing.insert(lease.name_any());
+                }
+                self.saw(&lease, now);
+            }
+            Event::InitDone => {
+                if let Some(listed) = self.listing.take() {
+                    self.seen.retain(|name, _| listed.contains(name));
+                    self.is_listed = true;
+                }
+            }
+            Event::Apply(lease) => self.saw(&lease, now),
+            Event::Delete(lease) => self.removed(&lease.name_any()),
+        }
+    }
+
+    /// Whether all Leases were listed once: before, an absent one means nothing.
+    #[must_use]
+    pub fn is_listed(&self) -> bool {
+        self.is_listed
+    }
+
     /// A Lease was listed, or has changed: a sign of life, unless it is the same one.
-    pub fn saw(&mut self, lease: &Lease, now: Instant) {
+    fn saw(&mut self, lease: &Lease, now: Instant) {
         let version = lease.resource_version().unwrap_or_default();
         let name = lease.name_any();
         if self.seen.get(&name).is_none_or(|seen| seen.version != version) {
@@ -51,13 +81,8 @@ impl Presence {
     }
 
     /// A Lease was deleted: its replica ended in an orderly way.
-    pub fn removed(&mut self, name: &str) {
+    fn removed(&mut self, name: &str) {
         self.seen.remove(name);
-    }
-
-    /// What is kept after a new list: the Leases that it showed.
-    pub fn retain(&mut self, listed: &BTreeSet<String>) {
-        self.seen.retain(|name, _| listed.contains(name));
     }
 
     /// The API server could not be watched, so nobody can be said to have been silent: all Leases start anew.
@@ -186,6 +211,24 @@ mod tests {
         let replica = holder("replica-0", "1111111111");
         let relisted = |_, presence: &mut Presence, now| presence.saw(&lease(&replica, "1"), now);
         assert_eq!(gone_at(relisted, &replica, 1_000), Some(70));
+    }
+
+    #[test]
+    fn a_lease_that_a_new_list_does_not_show_is_gone() {
+        let now = Instant::now();
+        let mut presence = Presence::default();
+        let (first, second) = (holder("replica-0", "1111111111"), holder("replica-1", "1111111111"));
+        for event in
+            [Event::Init, Event::InitApply(lease(&first, "1")), Event::InitApply(lease(&second, "2")), Event::InitDone]
+        {
+            assert!(!presence.is_listed());
+            presence.apply(event, now);
+        }
+        assert!(presence.is_listed());
+        for event in [Event::Init, Event::InitApply(lease(&second, "2")), Event::InitDone] {
+            presence.apply(event, now);
+        }
+        assert!(!presence.lives(&first, now) && presence.lives(&second, now));
     }
 
     #[test]

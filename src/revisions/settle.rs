@@ -26,6 +26,12 @@ impl Settle {
         self.unread = Some(Unread { first, last: now });
     }
 
+    /// Whether something moved since the inputs were last read.
+    #[must_use]
+    pub fn is_unread(&self) -> bool {
+        self.unread.is_some()
+    }
+
     /// How much longer to wait; `None`: the inputs may be read now.
     #[must_use]
     pub fn wait(&self, now: Instant) -> Option<Duration> {
