@@ -5,7 +5,8 @@
 //! is wrong, nothing is made, and the last good revision stays served. [`inspect`](inspect::inspect) is the part of it
 //! that concerns one `RemoteConfig` alone, for that object's own status.
 //!
-//! Nothing here reads the API server: the shell resolves [`BodyReference`]s and applies what comes out.
+//! [`inputs`] is what the watches show of all of these, and [`settle`] when it is quiet enough to be read. Nothing here
+//! talks to the API server: the leader fetches what is ordered and applies what comes out.
 
 pub mod clash;
 pub mod collector;
@@ -13,7 +14,9 @@ pub mod compile;
 mod digest;
 pub mod exclusion;
 pub mod finding;
+pub mod inputs;
 pub mod inspect;
+pub mod settle;
 pub mod sources;
 
 pub use compile::{Compiled, Inputs, compile};
