@@ -65,23 +65,28 @@ pub async fn serve<S: Stream>(mut stream: S, remote: SocketAddr, slot: Slot, sha
         .serve_connection(TokioIo::new(watched), router);
     let outcome = drive(&mut connection, &progress, &shared).await;
     let parts = connection.into_parts();
-    let mut stream = parts.io.into_inner().stream;
+    let stream = parts.io.into_inner().stream;
     drop(open);
     match outcome {
         Outcome::Handshake(handshake) => {
             let opening = opening::open(stream, parts.read_buf, handshake, slot, Arc::clone(&shared));
             shared.tasks.spawn(opening);
-            return;
         }
         Outcome::TimedOut => {
             shared.metrics.timeouts.inc();
             tracing::debug!(%remote, "an HTTP connection was silent for too long");
-            return;
         }
-        Outcome::Done(Err(error)) => tracing::debug!(%remote, %error, "an HTTP connection failed"),
-        Outcome::Done(Ok(())) => {}
+        Outcome::Done(result) => {
+            if let Err(error) = result {
+                tracing::debug!(%remote, %error, "an HTTP connection failed");
+            }
+            end(stream, &shared).await;
+        }
     }
-    // Whoever does not end in time is cut off.
+}
+
+/// Ends a connection in order. Whoever does not follow in time is cut off.
+async fn end<S: Stream>(mut stream: S, shared: &Shared) {
     let _ = timeout(shared.limits.close_timeout, linger(&mut stream)).await;
 }
 

@@ -14,7 +14,7 @@ use std::{
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderValue, Response, StatusCode, header};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Collected};
 use tokio::{
     io::{AsyncWriteExt, ReadBuf},
     time::{sleep_until, timeout},
@@ -126,7 +126,7 @@ async fn write<S: Stream>(stream: &mut S, reply: Reply, shared: &Shared) -> bool
 /// A response as HTTP/1.1 has it on the wire.
 async fn encode(reply: Reply) -> Bytes {
     let (parts, body) = reply.into_parts();
-    let Ok(body) = body.collect().await.map(|body| body.to_bytes());
+    let Ok(body) = body.collect().await.map(Collected::to_bytes);
     let mut bytes = BytesMut::new();
     let reason = parts.status.canonical_reason().unwrap_or_default();
     bytes.extend_from_slice(format!("HTTP/1.1 {} {reason}\r\n", parts.status.as_u16()).as_bytes());
