@@ -51,6 +51,7 @@ fn text_of(value: Option<&AnyValue>) -> String {
     let mut json = Json::default();
     // An error means that it is full: what fitted is what is kept.
     let _ = json.value(value);
+    json.text.shrink_to_fit();
     json.text
 }
 

@@ -73,7 +73,8 @@ pub struct Session {
     greeting: Greeting,
     answered: Answered,
     sight: Sight,
-    watch: Watch,
+    /// Only of an agent that speaks over HTTP.
+    watch: Option<Box<Watch>>,
     silence_limit: Duration,
 }
 
@@ -108,7 +109,7 @@ impl Session {
             greeting: Greeting::Due,
             answered: Answered::default(),
             sight: if remembered.is_some() { Sight::Known } else { Sight::First },
-            watch: Watch::default(),
+            watch: None,
             silence_limit: SILENCE_LIMIT,
         };
         if let Some(remembered) = remembered {
@@ -174,6 +175,12 @@ impl Session {
     /// The new uid that was given to a visitor is in use: nobody has to be told again (AMB-13).
     pub fn adopted(&mut self, new_uid: InstanceUid) {
         self.visitors.forget_uid(new_uid);
+    }
+
+    /// Whether nobody is there and nobody has to be told a new uid: once its record is written, the session may go.
+    #[must_use]
+    pub fn is_deserted(&self, now: Now) -> bool {
+        self.presence.channel().is_none() && self.visitors.are_gone(now.instant)
     }
 
     /// Sends what the offer demands and no reply will bring: for an agent on a WebSocket at once, for one that polls
