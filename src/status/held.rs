@@ -253,3 +253,78 @@ impl Held {
 fn connection(status: &Value) -> Option<ConnectionStatus> {
     ConnectionStatus::deserialize(status.get("connection")?).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner() -> Owner {
+        Owner { replica: "opamp-operator-0".into(), incarnation: "second".into() }
+    }
+
+    /// The object as claimed by this run of this replica with this epoch.
+    fn stored(replica: &str, incarnation: &str, epoch: i64) -> Stored {
+        Stored {
+            namespace: "telemetry".into(),
+            object_uid: "object".into(),
+            resource_version: "7".into(),
+            generation: 1,
+            labels: BTreeMap::from([("opamp.dev/fleet".into(), "edge".into()), ("team".into(), "shop".into())]),
+            status: json!({"connection": {"transport": "HTTP", "replica": replica, "incarnation": incarnation,
+                "epoch": epoch, "since": "2026-11-29T12:00:00Z", "method": "Anonymous", "identity": "anonymous",
+                "remoteAddress": "10.0.0.9:1"}}),
+        }
+    }
+
+    #[test]
+    fn epochs_are_compared_when_an_object_is_read_again() {
+        let asked = |held: &mut Held| held.asked(1);
+        let had = |held: &mut Held| {
+            held.asked(1);
+            held.written(stored("opamp-operator-0", "second", 5), 1);
+        };
+        let nothing = |_: &mut Held| {};
+        for (case, before, (replica, incarnation, epoch), expected_epoch, is_lost) in [
+            ("unclaimed, unchanged", &nothing as &dyn Fn(&mut Held), ("opamp-operator-1", "x", 4), 5, false),
+            ("unclaimed, claimed elsewhere", &nothing, ("opamp-operator-1", "x", 5), 6, false),
+            ("asked, and it was written", &asked, ("opamp-operator-0", "second", 5), 5, false),
+            ("asked, and it was not written", &asked, ("opamp-operator-1", "x", 4), 5, false),
+            ("asked, and another was faster", &asked, ("opamp-operator-1", "x", 5), 6, false),
+            ("had, and kept", &had, ("opamp-operator-0", "second", 5), 5, false),
+            ("had, and claimed elsewhere", &had, ("opamp-operator-1", "x", 6), 7, true),
+            ("had, and claimed by the next run of this replica", &had, ("opamp-operator-0", "third", 6), 7, true),
+            ("had, and made anew by another", &had, ("opamp-operator-1", "x", 1), 6, false),
+        ] {
+            let mut held = Held::of(stored("opamp-operator-1", "x", 4));
+            before(&mut held);
+            let ownership = held.reread(stored(replica, incarnation, epoch), &owner());
+            assert_eq!(held.epoch_for(1), expected_epoch, "{case}");
+            assert_eq!(held.is_lost_for(1), is_lost, "{case}");
+            assert_eq!(ownership != Ownership::Kept, is_lost, "{case}");
+        }
+    }
+
+    #[test]
+    fn a_claim_that_was_refused_does_not_use_up_an_epoch() {
+        let mut held = Held::of(stored("opamp-operator-1", "x", 4));
+        for _ in 0..3 {
+            assert_eq!(held.epoch_for(1), 5);
+            held.asked(1);
+        }
+    }
+
+    #[test]
+    fn only_our_labels_are_compared() {
+        let held = Held::of(stored("opamp-operator-1", "x", 4));
+        let wanted = |value: Option<&str>| BTreeMap::from([("opamp.dev/fleet", value.map(ToOwned::to_owned))]);
+        assert!(held.label_patch(&wanted(Some("edge"))).is_empty());
+        assert_eq!(held.label_patch(&wanted(None)), BTreeMap::from([("opamp.dev/fleet", None)]));
+        assert!(held.label_patch(&BTreeMap::new()).is_empty());
+    }
+
+    /// Ten thousand of these stay below 40 MB.
+    #[test]
+    fn what_is_held_is_little_more_than_the_text_of_the_status() {
+        assert!(size_of::<Held>() <= 200, "{} bytes", size_of::<Held>());
+    }
+}

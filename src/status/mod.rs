@@ -12,6 +12,7 @@ mod held;
 pub mod labels;
 pub mod metrics;
 mod objects;
+mod pace;
 pub mod queue;
 pub mod recall;
 pub mod render;
