@@ -14,6 +14,7 @@ use crate::opamp::InstanceUid;
 
 /// A change waits this long for those that follow it, so that one apply is one patch.
 const COALESCING: Duration = Duration::from_millis(500);
+
 /// Why an agent is to be written; the order of the variants is the order of the writes.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Urgency {

@@ -39,7 +39,8 @@ const LONG: Duration = Duration::from_secs(3_600);
 
 /// Who knows the agents of this replica. Every method is called from the writer's task and must return at once.
 pub trait AgentViews: Send + Sync + 'static {
-    /// What is known of an agent now; `None`: this replica has nothing to say of it, and what is held is dropped.
+    /// What is known of an agent now; `None`: this replica has nothing to say of it, and what is held is dropped. Whoever
+    /// stops showing an agent for another cause than [`Self::released`] touches it, or a few kilobytes stay held.
     fn view(&self, uid: &InstanceUid) -> Option<AgentView>;
 
     /// An object that existed before this process met the agent, read once before the first write; see
@@ -156,14 +157,7 @@ impl StatusWriter {
     pub async fn run(self, client: Client, index: AgentIndex, views: Arc<dyn AgentViews>) {
         index.synced().await;
         let shared = &*self.shared;
-        let desk = Arc::new(Desk {
-            objects: Objects::new(client, shared.metrics.clone()),
-            index,
-            views,
-            owner: shared.owner.clone(),
-            own_namespace: shared.own_namespace.clone(),
-            metrics: shared.metrics.clone(),
-        });
+        let desk = Arc::new(shared.desk(client, index, views));
         let mut held: HashMap<InstanceUid, Held> = HashMap::new();
         let mut turns = FuturesUnordered::new();
         let mut housekeeping = interval(HOUSEKEEPING);
@@ -197,6 +191,17 @@ impl StatusWriter {
 }
 
 impl Shared {
+    fn desk(&self, client: Client, index: AgentIndex, views: Arc<dyn AgentViews>) -> Desk {
+        Desk {
+            objects: Objects::new(client, self.metrics.clone()),
+            index,
+            views,
+            owner: self.owner.clone(),
+            own_namespace: self.own_namespace.clone(),
+            metrics: self.metrics.clone(),
+        }
+    }
+
     /// Whose turn it is, if a token and a place in flight are free.
     fn next(&self, in_flight: usize) -> queue::Turn {
         let now = now();
@@ -206,16 +211,14 @@ impl Shared {
         if in_flight >= places || queue.waiting() == 0 {
             return queue::Turn::Idle;
         }
-        match budget.take(now) {
-            Err(again) => queue::Turn::At(again),
-            Ok(()) => {
-                let turn = queue.pop(now);
-                if !matches!(turn, queue::Turn::Now(_)) {
-                    budget.refund();
-                }
-                turn
-            }
+        if let Err(again) = budget.take(now) {
+            return queue::Turn::At(again);
         }
+        let turn = queue.pop(now);
+        if !matches!(turn, queue::Turn::Now(_)) {
+            budget.refund();
+        }
+        turn
     }
 
     fn keep_house(&self, desk: &Desk) {

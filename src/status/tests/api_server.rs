@@ -77,7 +77,7 @@ impl ApiServer {
     }
 
     /// Somebody else creates an object.
-    pub(super) fn put(&self, namespace: &str, name: &str, labels: &Value, status: Value) {
+    pub(super) fn put(&self, namespace: &str, name: &str, labels: &Value, status: &Value) {
         let mut state = locked(&self.state);
         let object = json!({"metadata": {"name": name, "labels": labels}, "spec": {}});
         state.create(namespace, object);

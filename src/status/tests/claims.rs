@@ -13,7 +13,7 @@ use crate::{opamp::record::Health, status::writer::WriterLimits};
 /// A writer that finds an object which another replica claimed last, with epoch 4.
 fn after_another_replica() -> Bench {
     let server = ApiServer::default();
-    server.put("telemetry", &agent(1).to_string(), &json!({"opamp.dev/fleet": "edge"}), of_another_replica(4));
+    server.put("telemetry", &agent(1).to_string(), &json!({"opamp.dev/fleet": "edge"}), &of_another_replica(4));
     Bench::start(server, WriterLimits::default())
 }
 

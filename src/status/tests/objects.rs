@@ -61,7 +61,7 @@ async fn labels_that_change_have_a_patch_of_their_own() {
 #[tokio::test(start_paused = true)]
 async fn whoever_loses_the_race_to_create_adopts_what_is_there() {
     let bench = Bench::empty();
-    bench.server.put("telemetry", &agent(1).to_string(), &json!({"opamp.dev/fleet": "edge"}), of_another_replica(1));
+    bench.server.put("telemetry", &agent(1).to_string(), &json!({"opamp.dev/fleet": "edge"}), &of_another_replica(1));
     bench.change(agent(1), |view| view.record.description = None);
     bench.settled().await;
     assert_eq!(bench.server.requests(), ["POST telemetry", "GET telemetry", "PATCH telemetry status"]);
@@ -139,7 +139,7 @@ async fn a_move_creates_claims_and_only_then_deletes() {
 #[tokio::test(start_paused = true)]
 async fn a_restarted_operator_moves_what_it_finds_elsewhere() {
     let server = ApiServer::default();
-    server.put("opamp-system", &agent(1).to_string(), &json!({}), of_another_replica(6));
+    server.put("opamp-system", &agent(1).to_string(), &json!({}), &of_another_replica(6));
     let bench = Bench::start(server, WriterLimits::default());
     bench.change(agent(1), |_| {});
     bench.settled().await;

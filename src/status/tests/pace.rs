@@ -14,8 +14,8 @@ use crate::{
     },
 };
 
-fn health(last_error: &str) -> Option<Health> {
-    Some(Health { last_error: last_error.into(), ..Health::default() })
+fn unwell(last_error: &str) -> Health {
+    Health { last_error: last_error.into(), ..Health::default() }
 }
 
 #[tokio::test(start_paused = true)]
@@ -26,7 +26,7 @@ async fn a_burst_of_changes_is_one_patch_with_the_last_of_them() {
     bench.server.requests();
     pass(Duration::from_secs(60)).await;
     for number in 0..10 {
-        bench.change(agent(1), |view| view.record.health = health(&number.to_string()));
+        bench.change(agent(1), |view| view.record.health = Some(unwell(&number.to_string())));
         pass(Duration::from_millis(40)).await;
     }
     bench.settled().await;
@@ -51,7 +51,7 @@ async fn nothing_is_asked_when_nothing_has_changed() {
 async fn one_agent_is_written_at_most_every_five_seconds() {
     let bench = Bench::empty();
     for number in 0..10 {
-        bench.change(agent(1), |view| view.record.health = health(&number.to_string()));
+        bench.change(agent(1), |view| view.record.health = Some(unwell(&number.to_string())));
         pass(Duration::from_secs(1)).await;
     }
     bench.settled().await;
@@ -69,7 +69,7 @@ async fn retry_after_is_honoured_and_nothing_is_lost() {
     pass(Duration::from_secs(10)).await;
     bench.server.times();
     bench.server.fail_next(Fault::Refuse { code: 429, reason: "TooManyRequests", retry_after: 7 });
-    bench.change(agent(1), |view| view.record.health = health("x"));
+    bench.change(agent(1), |view| view.record.health = Some(unwell("x")));
     bench.settled().await;
     let times = bench.server.times();
     assert_eq!(times.len(), 2, "no look-up: a 429 has no effect");
@@ -103,7 +103,7 @@ async fn after_an_outage_the_latest_is_written_at_once() {
     bench.server.requests();
     for round in 0..3 {
         for number in 0..50 {
-            bench.change(agent(number), |view| view.record.health = health(&round.to_string()));
+            bench.change(agent(number), |view| view.record.health = Some(unwell(&round.to_string())));
         }
         pass(Duration::from_secs(15)).await;
     }
@@ -137,7 +137,7 @@ async fn the_end_waits_neither_for_more_changes_nor_for_the_spacing() {
     bench.change(agent(1), |_| {});
     bench.settled().await;
     let began = now();
-    bench.change(agent(1), |view| view.record.health = health("last words"));
+    bench.change(agent(1), |view| view.record.health = Some(unwell("last words")));
     bench.change(agent(2), |_| {});
     assert_eq!(bench.writer.flush(began + Duration::from_secs(5)).await, 0);
     assert!(now() - began < Duration::from_millis(100));
