@@ -93,7 +93,7 @@ struct Shared {
     metrics: Metrics,
     wake: Notify,
     settled: Notify,
-    uncounted: watch::Sender<BTreeMap<String, usize>>,
+    uncounted: watch::Sender<BTreeMap<String, i64>>,
 }
 
 impl StatusWriter {
@@ -104,7 +104,7 @@ impl StatusWriter {
             shared: Arc::new(Shared {
                 queue: Mutex::default(),
                 limits: Arc::new(Limits {
-                    budget: Mutex::new(Budget::new(limits.budget, now())),
+                    budget: Arc::new(Mutex::new(Budget::new(limits.budget, now()))),
                     room: Mutex::new(Room::new(limits.objects)),
                 }),
                 in_flight: limits.in_flight,
@@ -124,10 +124,16 @@ impl StatusWriter {
         self.shared.wake.notify_one();
     }
 
+    /// What this replica may write: the leader's own writes of Agents are paid from the same.
+    #[must_use]
+    pub fn budget(&self) -> Arc<Mutex<Budget>> {
+        Arc::clone(&self.shared.limits.budget)
+    }
+
     /// The connected agents that have no object because there are as many as permitted, by the uid of their fleet: what
     /// the replica's Lease carries in `opamp.dev/uncounted`.
     #[must_use]
-    pub fn uncounted(&self) -> watch::Receiver<BTreeMap<String, usize>> {
+    pub fn uncounted(&self) -> watch::Receiver<BTreeMap<String, i64>> {
         self.shared.uncounted.subscribe()
     }
 

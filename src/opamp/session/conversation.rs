@@ -202,6 +202,20 @@ impl Session {
         receipt
     }
 
+    /// Another agent of this uid was here first, at another replica: the one that speaks here is told to take another
+    /// (DUP-03, S2A-04). Over HTTP it learns so from its next reply.
+    pub fn give_new_uid(&mut self, now: Now) -> Effects {
+        let mut effects = Effects::default();
+        let Some(channel) = self.presence.channel() else { return effects };
+        let new_uid = self.visitors.rename(channel, None, now.instant);
+        if duplicate::socket(channel).is_some() {
+            effects.send.push((channel, Said { new_uid: Some(new_uid), ..Said::default() }.to(self.uid)));
+        }
+        effects.reidentified.push((channel, new_uid));
+        self.leave(Ending::Reidentified, now, &mut effects);
+        effects
+    }
+
     /// Whether a message after the goodbye is an echo of the ended session: it comes the same way, soon, and does not
     /// count on (AMB-23). One with a description is the first of a new process, however that counts.
     fn is_straggler(&self, heard: &Heard, from: Channel, now: Now) -> bool {
