@@ -5,6 +5,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use schemars::{Schema, SchemaGenerator, json_schema};
 
 /// The most characters that a message may have: the limit of `metav1.Condition`.
 pub const MESSAGE_LIMIT: usize = 32_768;
@@ -74,7 +75,7 @@ pub struct Finding {
     pub condition: ConditionType,
     /// Whether it holds.
     pub verdict: Verdict,
-    /// One UpperCamelCase word that [`super::reasons`] declares.
+    /// One word that [`super::reasons`] declares.
     pub reason: &'static str,
     /// What it means here and what to do; short where all is well.
     pub message: String,
@@ -114,6 +115,46 @@ pub fn merge(
 #[must_use]
 pub fn find(conditions: &[Condition], condition: ConditionType) -> Option<&Condition> {
     conditions.iter().find(|candidate| candidate.type_ == condition.as_str())
+}
+
+/// The schema of a list of conditions: that of the generated type has neither limits nor texts for their reader.
+pub(super) fn list_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "maxItems": 16,
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["type"],
+        "items": {
+            "type": "object",
+            "required": ["type", "status", "lastTransitionTime", "reason", "message"],
+            "properties": {
+                "type": {
+                    "description": "What the condition is about, such as `Ready`.",
+                    "type": "string", "minLength": 1, "maxLength": 64,
+                },
+                "status": {
+                    "description": "Whether it holds: `True`, `False`, or `Unknown` where it cannot be told.",
+                    "type": "string", "enum": ["True", "False", "Unknown"],
+                },
+                "observedGeneration": {
+                    "description": "The `metadata.generation` that the condition speaks of.",
+                    "type": "integer", "format": "int64", "minimum": 0,
+                },
+                "lastTransitionTime": {
+                    "description": "When `status` last changed.",
+                    "type": "string", "format": "date-time",
+                },
+                "reason": {
+                    "description": "One word that says why; the reference lists all of them with what to do.",
+                    "type": "string", "minLength": 1, "maxLength": 128,
+                },
+                "message": {
+                    "description": "What it means here and what to do, for people to read.",
+                    "type": "string", "maxLength": MESSAGE_LIMIT,
+                },
+            },
+        },
+    })
 }
 
 /// One message too long would make the API server refuse the whole status.

@@ -6,9 +6,12 @@
 pub mod agent;
 pub mod agent_fleet;
 pub mod condition;
+pub mod crds;
 pub mod reasons;
 pub mod remote_config;
 pub mod selector;
+#[cfg(test)]
+mod tests;
 
 /// The API group of all kinds, and the prefix of labels and annotations.
 pub const GROUP: &str = "opamp.dev";
