@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// 0.2 s, doubled up to 1.6 s, each ± 25 %: kube's own pauses grow to 30 s, after which a replica would serve from a
 /// stale catalog for as long as the API server has been back.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Quick {
     attempts: u32,
 }

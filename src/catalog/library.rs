@@ -57,7 +57,7 @@ pub struct NotTheNamedOne;
 /// status names is loaded: until then its members are served as before.
 #[derive(Debug, Default)]
 pub struct Library {
-    shelves: BTreeMap<FleetKey, Shelf>,
+    fleets: BTreeMap<FleetKey, Holding>,
     /// By the scope that is being listed: what was seen so far.
     listing: BTreeMap<usize, BTreeSet<FleetKey>>,
     /// Scopes that were listed in full at least once.
@@ -66,7 +66,7 @@ pub struct Library {
 }
 
 #[derive(Debug)]
-struct Shelf {
+struct Holding {
     scope: usize,
     resource_version: Option<String>,
     entry: Arc<FleetEntry>,
@@ -92,12 +92,14 @@ impl Library {
             Event::InitDone => {
                 let seen = self.listing.remove(&scope).unwrap_or_default();
                 let gone: Vec<_> = self
-                    .shelves
+                    .fleets
                     .iter()
-                    .filter(|(key, shelf)| shelf.scope == scope && !seen.contains(key))
+                    .filter(|(key, holding)| holding.scope == scope && !seen.contains(key))
                     .map(|(key, _)| key.clone())
                     .collect();
-                gone.iter().for_each(|key| self.forget(key));
+                for key in gone {
+                    self.forget(&key);
+                }
                 self.listed.insert(scope);
             }
             Event::Apply(fleet) => self.observe(scope, fleet),
@@ -112,9 +114,9 @@ impl Library {
     /// Takes a fleet that was read outside the watch, unless the watch has brought a newer state already.
     pub fn reread(&mut self, fleet: AgentFleet) {
         let Some((key, version)) = key_of(&fleet).zip(version_of(fleet.resource_version().as_deref())) else { return };
-        let Some(shelf) = self.shelves.get(&key) else { return };
-        if version_of(shelf.resource_version.as_deref()).is_some_and(|known| known < version) {
-            self.observe(shelf.scope, DeserializeGuard(Ok(fleet)));
+        let Some(holding) = self.fleets.get(&key) else { return };
+        if version_of(holding.resource_version.as_deref()).is_some_and(|known| known < version) {
+            self.observe(holding.scope, DeserializeGuard(Ok(fleet)));
         }
     }
 
@@ -127,36 +129,37 @@ impl Library {
     /// The revisions that are named and not loaded.
     #[must_use]
     pub fn missing(&self) -> BTreeSet<RevisionKey> {
-        let missing_of = |(key, shelf): (&FleetKey, &Shelf)| {
-            let hashes = shelf.named.hashes().filter(|hash| !shelf.loaded.contains_key(*hash)).cloned();
-            let (fleet, fleet_uid) = (key.clone(), shelf.entry.uid.clone());
+        let missing_of = |(key, holding): (&FleetKey, &Holding)| {
+            let hashes = holding.named.hashes().filter(|hash| !holding.loaded.contains_key(*hash)).cloned();
+            let (fleet, fleet_uid) = (key.clone(), holding.entry.uid.clone());
             hashes
                 .map(|short_hash| RevisionKey { fleet: fleet.clone(), fleet_uid: fleet_uid.clone(), short_hash })
                 .collect::<Vec<_>>()
         };
-        self.shelves.iter().flat_map(missing_of).collect()
+        self.fleets.iter().flat_map(missing_of).collect()
     }
 
     /// Takes a revision that was read. One that is no longer asked for is dropped.
     pub fn shelve(&mut self, key: &RevisionKey, revision: Arc<LoadedRevision>) -> Result<(), NotTheNamedOne> {
-        let Some(shelf) = self.shelves.get_mut(&key.fleet).filter(|shelf| shelf.entry.uid == key.fleet_uid) else {
+        let Some(holding) = self.fleets.get_mut(&key.fleet).filter(|holding| holding.entry.uid == key.fleet_uid) else {
             return Ok(());
         };
         let whole = revision.hash().to_string();
-        let recorded = shelf.recorded.iter().find(|hash| hash.starts_with(&key.short_hash));
+        let recorded = holding.recorded.iter().find(|hash| hash.starts_with(&key.short_hash));
         if revision.hash().short() != key.short_hash || recorded.is_some_and(|hash| *hash != whole) {
             return Err(NotTheNamedOne);
         }
-        if shelf.named.hashes().any(|hash| *hash == key.short_hash) {
-            shelf.loaded.insert(key.short_hash.clone(), revision);
-            self.changed |= shelf.settle();
+        if holding.named.hashes().any(|hash| *hash == key.short_hash) {
+            holding.loaded.insert(key.short_hash.clone(), revision);
+            self.changed |= holding.settle();
         }
         Ok(())
     }
 
     /// The fleets, if anything about them has changed since the last call.
     pub fn take_changes(&mut self) -> Option<Vec<Arc<FleetEntry>>> {
-        std::mem::take(&mut self.changed).then(|| self.shelves.values().map(|shelf| Arc::clone(&shelf.entry)).collect())
+        std::mem::take(&mut self.changed)
+            .then(|| self.fleets.values().map(|holding| Arc::clone(&holding.entry)).collect())
     }
 
     fn observe(&mut self, scope: usize, fleet: GuardedFleet) {
@@ -173,19 +176,19 @@ impl Library {
                 return;
             }
         };
-        let former = self.shelves.remove(&key).filter(|former| Some(&former.entry.uid) == fleet.metadata.uid.as_ref());
-        let Some(mut shelf) = Shelf::new(scope, &fleet, former.as_ref()) else { return };
-        shelf.settle();
-        self.changed |= former.is_none_or(|former| former.entry != shelf.entry);
-        self.shelves.insert(key, shelf);
+        let former = self.fleets.remove(&key).filter(|former| Some(&former.entry.uid) == fleet.metadata.uid.as_ref());
+        let Some(mut holding) = Holding::new(scope, &fleet, former.as_ref()) else { return };
+        holding.settle();
+        self.changed |= former.is_none_or(|former| former.entry != holding.entry);
+        self.fleets.insert(key, holding);
     }
 
     fn forget(&mut self, key: &FleetKey) {
-        self.changed |= self.shelves.remove(key).is_some();
+        self.changed |= self.fleets.remove(key).is_some();
     }
 }
 
-impl Shelf {
+impl Holding {
     /// The fleet as it is now, still offering what the former state of it did.
     fn new(scope: usize, fleet: &AgentFleet, former: Option<&Self>) -> Option<Self> {
         let offering = former.map_or(Offering::NotLoaded, |former| former.entry.offering.clone());
@@ -265,7 +268,7 @@ mod tests {
         loaded(name).hash().short()
     }
 
-    fn fleet(version: u64, status: Value) -> AgentFleet {
+    fn fleet(version: u64, status: &Value) -> AgentFleet {
         serde_json::from_value(json!({
             "apiVersion": "opamp.dev/v1alpha1", "kind": "AgentFleet",
             "metadata": {"name": "edge", "namespace": "telemetry", "uid": "uid-1", "resourceVersion": version.to_string()},
@@ -290,7 +293,7 @@ mod tests {
 
     /// Current revision and epoch of the only fleet.
     fn served(library: &Library) -> Option<(RevisionHash, i64)> {
-        match &library.shelves.values().next()?.entry.offering {
+        match &library.fleets.values().next()?.entry.offering {
             Offering::NoRevision | Offering::NotLoaded => None,
             Offering::Revisions(revisions) => Some((revisions.current.as_ref()?.hash(), revisions.epoch)),
         }
@@ -299,7 +302,7 @@ mod tests {
     #[test]
     fn a_revision_is_asked_for_and_then_served() {
         let mut library = Library::default();
-        library.apply(0, Event::Apply(guard(fleet(1, offering("one", 1)))));
+        library.apply(0, Event::Apply(guard(fleet(1, &offering("one", 1)))));
         let missing = library.missing();
         let secret = missing.first().unwrap();
         assert_eq!(secret.secret_name(), format!("opamp-revision-uid1-{}", short("one")));
@@ -314,22 +317,22 @@ mod tests {
     #[test]
     fn the_former_revision_is_served_until_the_next_is_loaded() {
         let mut library = Library::default();
-        library.apply(0, Event::Apply(guard(fleet(1, offering("one", 1)))));
+        library.apply(0, Event::Apply(guard(fleet(1, &offering("one", 1)))));
         shelve(&mut library, "one").unwrap();
-        library.apply(0, Event::Apply(guard(fleet(2, offering("two", 2)))));
+        library.apply(0, Event::Apply(guard(fleet(2, &offering("two", 2)))));
         assert_eq!(served(&library), Some((loaded("one").hash(), 1)), "the epoch does not run ahead");
         shelve(&mut library, "two").unwrap();
         assert_eq!(served(&library), Some((loaded("two").hash(), 2)));
-        library.apply(0, Event::Apply(guard(fleet(3, offering("one", 3)))));
+        library.apply(0, Event::Apply(guard(fleet(3, &offering("one", 3)))));
         assert_eq!(library.missing().len(), 1, "what is no longer named was let go");
     }
 
     #[test]
     fn a_changed_selector_counts_at_once() {
         let mut library = Library::default();
-        library.apply(0, Event::Apply(guard(fleet(1, offering("one", 1)))));
+        library.apply(0, Event::Apply(guard(fleet(1, &offering("one", 1)))));
         shelve(&mut library, "one").unwrap();
-        let mut changed = fleet(2, offering("two", 2));
+        let mut changed = fleet(2, &offering("two", 2));
         changed.spec.priority = 9;
         library.take_changes();
         library.apply(0, Event::Apply(guard(changed)));
@@ -341,10 +344,10 @@ mod tests {
     #[test]
     fn counters_in_a_status_are_no_change() {
         let mut library = Library::default();
-        library.apply(0, Event::Apply(guard(fleet(1, offering("one", 1)))));
+        library.apply(0, Event::Apply(guard(fleet(1, &offering("one", 1)))));
         shelve(&mut library, "one").unwrap();
         library.take_changes();
-        let mut counted = fleet(2, offering("one", 1));
+        let mut counted = fleet(2, &offering("one", 1));
         counted.status.as_mut().unwrap().agents = Some(crate::api::agent_fleet::AgentCounts::default());
         library.apply(0, Event::Apply(guard(counted)));
         assert!(library.take_changes().is_none());
@@ -356,7 +359,7 @@ mod tests {
         let mut status = offering("one", 1);
         let forged = format!("{}{}", short("one"), "0".repeat(54));
         status["revisions"] = json!([{"hash": forged, "createdAt": "2026-01-01T00:00:00Z", "outcome": "Completed"}]);
-        library.apply(0, Event::Apply(guard(fleet(1, status))));
+        library.apply(0, Event::Apply(guard(fleet(1, &status))));
         let key = library.missing().pop_first().unwrap();
         assert_eq!(library.shelve(&key, loaded("other")), Err(NotTheNamedOne), "another hash");
         assert_eq!(library.shelve(&key, loaded("one")), Err(NotTheNamedOne), "another than the status has on record");
@@ -366,27 +369,27 @@ mod tests {
     #[test]
     fn what_is_not_listed_again_is_gone_and_only_in_its_own_scope() {
         let mut library = Library::default();
-        let mut elsewhere = fleet(1, json!(null));
+        let mut elsewhere = fleet(1, &json!(null));
         elsewhere.metadata.namespace = Some("shop".into());
-        library.apply(0, Event::Apply(guard(fleet(1, json!(null)))));
+        library.apply(0, Event::Apply(guard(fleet(1, &json!(null)))));
         library.apply(1, Event::Apply(guard(elsewhere)));
         library.apply(0, Event::Init);
         library.apply(0, Event::InitDone);
-        assert_eq!(library.shelves.keys().map(|key| key.namespace.as_str()).collect::<Vec<_>>(), ["shop"]);
+        assert_eq!(library.fleets.keys().map(|key| key.namespace.as_str()).collect::<Vec<_>>(), ["shop"]);
         assert_eq!(library.scopes_listed(), 1);
         library.apply(1, Event::Init);
         library.apply(1, Event::Init);
         library.apply(1, Event::InitDone);
-        assert!(library.shelves.is_empty());
+        assert!(library.fleets.is_empty());
         assert_eq!(library.scopes_listed(), 2);
     }
 
     #[test]
     fn a_fleet_that_was_made_anew_inherits_nothing() {
         let mut library = Library::default();
-        library.apply(0, Event::Apply(guard(fleet(1, offering("one", 1)))));
+        library.apply(0, Event::Apply(guard(fleet(1, &offering("one", 1)))));
         shelve(&mut library, "one").unwrap();
-        let mut anew = fleet(2, json!(null));
+        let mut anew = fleet(2, &json!(null));
         anew.metadata.uid = Some("uid-2".into());
         library.apply(0, Event::Apply(guard(anew)));
         assert_eq!(served(&library), None);
@@ -395,7 +398,7 @@ mod tests {
     #[test]
     fn an_object_that_cannot_be_read_leaves_the_former_state() {
         let mut library = Library::default();
-        library.apply(0, Event::Apply(guard(fleet(1, offering("one", 1)))));
+        library.apply(0, Event::Apply(guard(fleet(1, &offering("one", 1)))));
         shelve(&mut library, "one").unwrap();
         let unreadable: GuardedFleet = serde_json::from_value(json!({
             "apiVersion": "opamp.dev/v1alpha1", "kind": "AgentFleet",
@@ -408,18 +411,18 @@ mod tests {
         assert_eq!(served(&library), Some((loaded("one").hash(), 1)));
         let mut half = offering("two", 2);
         half["rollout"]["threshold"] = json!("half");
-        library.apply(0, Event::Apply(guard(fleet(2, half))));
+        library.apply(0, Event::Apply(guard(fleet(2, &half))));
         assert_eq!(served(&library), Some((loaded("one").hash(), 1)));
     }
 
     #[test]
     fn what_is_read_outside_the_watch_never_goes_back() {
         let mut library = Library::default();
-        library.apply(0, Event::Apply(guard(fleet(5, offering("one", 1)))));
+        library.apply(0, Event::Apply(guard(fleet(5, &offering("one", 1)))));
         shelve(&mut library, "one").unwrap();
-        library.reread(fleet(4, json!(null)));
+        library.reread(fleet(4, &json!(null)));
         assert_eq!(served(&library), Some((loaded("one").hash(), 1)));
-        library.reread(fleet(6, json!(null)));
+        library.reread(fleet(6, &json!(null)));
         assert_eq!(served(&library), None);
     }
 }

@@ -1,10 +1,9 @@
 //! A revision as it is served: attributes → the encoded offer, computed once for all agents that get the same.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     fmt,
-    hash::Hash,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use bytes::Bytes;
@@ -12,8 +11,10 @@ use prost::Message;
 use sha2::{Digest, Sha256};
 
 use super::{
+    cache::{OfferCache, cached},
     fleet::SecretContent,
     revision::{Origin, Revision, RevisionFile, RevisionHash},
+    scrub::Scrubber,
     template::{Template, TemplateError, agent_value},
     yaml::{self, Quoting, YamlError},
 };
@@ -30,32 +31,22 @@ use crate::{
     },
 };
 
-/// Most bytes of encoded offers that one cache keeps. Agents choose their attributes, so that the number of different
-/// offers is theirs to choose too.
-const CACHED_BYTES: usize = 64 << 20;
-/// Most offers that one cache keeps, whatever their size.
-const CACHED_OFFERS: usize = 16_384;
-
 /// Why an agent is offered nothing although files are meant for it. It keeps what it has; others are not concerned.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum NoOffer {
     /// A template does not compile or fails for the agent's attributes.
-    #[error("RemoteConfig {remote_config}, file {file:?}: {error}")]
+    #[error("{place}: {error}")]
     Template {
-        /// The name of the `RemoteConfig`.
-        remote_config: String,
-        /// The name of the file.
-        file: String,
+        /// Where.
+        place: FilePlace,
         /// What went wrong, and where in the template.
         error: TemplateError,
     },
     /// The template gives something that is not YAML for this agent.
-    #[error("RemoteConfig {remote_config}, file {file:?} as rendered for this agent: {error}")]
+    #[error("{place} as rendered for this agent: {error}")]
     Rendered {
-        /// The name of the `RemoteConfig`.
-        remote_config: String,
-        /// The name of the file.
-        file: String,
+        /// Where.
+        place: FilePlace,
         /// What is wrong, and where in the rendered text.
         error: YamlError,
     },
@@ -67,6 +58,21 @@ pub enum NoOffer {
     SecretsNeedTls(String),
 }
 
+/// A file of a `RemoteConfig`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct FilePlace {
+    /// The name of the `RemoteConfig`.
+    pub remote_config: String,
+    /// The name of the file.
+    pub file: String,
+}
+
+impl fmt::Display for FilePlace {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "RemoteConfig {}, file {:?}", self.remote_config, self.file)
+    }
+}
+
 /// What becomes of a revision for one agent: `Ok(None)` where it has no file for it.
 pub type OfferResult = Result<Option<Arc<RemoteConfigOffer>>, NoOffer>;
 
@@ -74,6 +80,7 @@ pub type OfferResult = Result<Option<Arc<RemoteConfigOffer>>, NoOffer>;
 pub struct LoadedRevision {
     hash: RevisionHash,
     entries: Vec<LoadedEntry>,
+    secrets: Scrubber,
     /// By the entries that an agent gets, as a bit set: none of them is templated.
     shared: Mutex<OfferCache<u64>>,
     /// By everything that the agent's templates see.
@@ -94,7 +101,7 @@ struct LoadedFile {
 
 enum Body {
     AsItIs,
-    Templated(Result<Template, TemplateError>),
+    Templated(Box<Result<Template, TemplateError>>),
 }
 
 impl fmt::Debug for LoadedRevision {
@@ -115,13 +122,14 @@ impl LoadedRevision {
     /// Prepares a revision for serving; `hash` is its own.
     #[must_use]
     pub fn new(hash: RevisionHash, revision: Revision) -> Self {
+        let secrets = Scrubber::of(&revision);
         let entries = revision.entries.into_iter().map(|entry| LoadedEntry {
             name: entry.name,
             selector: entry.selector,
             format: entry.format,
             files: entry.files.into_iter().map(|file| LoadedFile::new(file, entry.template)).collect(),
         });
-        Self { hash, entries: entries.collect(), shared: Mutex::default(), rendered: Mutex::default() }
+        Self { hash, entries: entries.collect(), secrets, shared: Mutex::default(), rendered: Mutex::default() }
     }
 
     /// The hash of the whole revision.
@@ -130,23 +138,29 @@ impl LoadedRevision {
         self.hash
     }
 
+    /// What takes the content of its Secrets out of text.
+    #[must_use]
+    pub fn secrets(&self) -> &Scrubber {
+        &self.secrets
+    }
+
     /// The configuration for one agent. Equal attributes give equal bytes on every replica.
     pub fn offer(&self, uid: &InstanceUid, attributes: &Attributes, secrets: SecretContent) -> OfferResult {
-        let entries: Vec<(usize, &LoadedEntry)> = self
-            .entries
-            .iter()
-            .enumerate()
-            .filter(|(_, entry)| entry.selector.as_ref().is_none_or(|s| s.matches(|key| attributes.get(key))))
-            .collect();
-        let files = || entries.iter().flat_map(|(_, entry)| &entry.files);
+        let selects = |selector: &AttributeSelector| selector.matches(|key| attributes.get(key));
+        let (mut chosen, mut entries) = (0_u64, Vec::new());
+        for (index, entry) in (0_u32..).zip(&self.entries) {
+            if entry.selector.as_ref().is_none_or(selects) {
+                chosen |= 1_u64.checked_shl(index).unwrap_or_default();
+                entries.push(entry);
+            }
+        }
+        let files = || entries.iter().flat_map(|entry| &entry.files);
         if secrets == SecretContent::Withheld
             && let Some(secret) = files().find(|file| file.file.origin == Origin::Secret)
         {
             return Err(NoOffer::SecretsNeedTls(secret.file.name.clone()));
         }
-        let chosen =
-            entries.iter().fold(0_u64, |bits, (index, _)| bits | 1_u64.checked_shl(to_u32(*index)).unwrap_or(0));
-        let compute = || encode(entries.iter().map(|(_, entry)| *entry), uid, attributes);
+        let compute = || encode(&entries, uid, attributes);
         if files().any(|file| matches!(file.body, Body::Templated(_))) {
             cached(&self.rendered, template_input(chosen, uid, attributes), compute)
         } else {
@@ -155,38 +169,31 @@ impl LoadedRevision {
     }
 }
 
-fn to_u32(index: usize) -> u32 {
-    u32::try_from(index).unwrap_or(u32::MAX)
-}
-
 impl LoadedFile {
     fn new(file: RevisionFile, template: TemplateMode) -> Self {
         let body = match template {
             TemplateMode::Disabled => Body::AsItIs,
-            TemplateMode::Jinja => Body::Templated(match std::str::from_utf8(&file.body) {
+            TemplateMode::Jinja => Body::Templated(Box::new(match std::str::from_utf8(&file.body) {
                 Ok(source) => Template::compile(source, quoting(file.origin)),
                 Err(_) => Err(TemplateError { line: None, fault: "it is not UTF-8".into() }),
-            }),
+            })),
         };
         Self { file, body }
     }
 
     fn render(&self, entry: &LoadedEntry, uid: &InstanceUid, attributes: &Attributes) -> Result<Bytes, NoOffer> {
         let Body::Templated(template) = &self.body else { return Ok(self.file.body.clone()) };
-        let (remote_config, file) = (|| entry.name.clone(), || self.file.name.clone());
-        let rendered = template
+        let place = || FilePlace { remote_config: entry.name.clone(), file: self.file.name.clone() };
+        let rendered = (**template)
             .as_ref()
             .map_err(Clone::clone)
             .and_then(|template| template.render(&agent_value(uid, attributes)))
-            .map_err(|error| NoOffer::Template { remote_config: remote_config(), file: file(), error })?;
+            .map_err(|error| NoOffer::Template { place: place(), error })?;
         match entry.format {
             ConfigFormat::Opaque => {}
             ConfigFormat::OpenTelemetryCollector => {
-                yaml::parse(&rendered, quoting(self.file.origin)).map_err(|error| NoOffer::Rendered {
-                    remote_config: remote_config(),
-                    file: file(),
-                    error,
-                })?;
+                yaml::parse(&rendered, quoting(self.file.origin))
+                    .map_err(|error| NoOffer::Rendered { place: place(), error })?;
             }
         }
         Ok(rendered.into())
@@ -202,11 +209,7 @@ pub fn quoting(origin: Origin) -> Quoting {
     }
 }
 
-fn encode<'a>(
-    entries: impl Iterator<Item = &'a LoadedEntry>,
-    uid: &InstanceUid,
-    attributes: &Attributes,
-) -> OfferResult {
+fn encode(entries: &[&LoadedEntry], uid: &InstanceUid, attributes: &Attributes) -> OfferResult {
     let mut config_map = BTreeMap::new();
     for entry in entries {
         for loaded in &entry.files {
@@ -265,52 +268,6 @@ fn template_input(chosen: u64, uid: &InstanceUid, attributes: &Attributes) -> [u
 fn absorb(digest: &mut Sha256, part: &[u8]) {
     digest.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
     digest.update(part);
-}
-
-struct OfferCache<K> {
-    known: HashMap<K, OfferResult>,
-    bytes: usize,
-}
-
-impl<K> Default for OfferCache<K> {
-    fn default() -> Self {
-        Self { known: HashMap::new(), bytes: 0 }
-    }
-}
-
-impl<K: Eq + Hash> OfferCache<K> {
-    /// Forgets everything when full: what is still needed is back after one computation each.
-    fn keep(&mut self, key: K, offer: &OfferResult) {
-        let size = match offer {
-            Ok(Some(offer)) => offer.encoded.len(),
-            Ok(None) | Err(_) => 0,
-        };
-        if size > CACHED_BYTES {
-            return;
-        }
-        if self.bytes + size > CACHED_BYTES || self.known.len() >= CACHED_OFFERS {
-            self.known.clear();
-            self.bytes = 0;
-        }
-        if self.known.insert(key, offer.clone()).is_none() {
-            self.bytes += size;
-        }
-    }
-}
-
-/// Computes without holding the lock: two sessions may compute the same at once, and none waits for another's template.
-fn cached<K: Copy + Eq + Hash>(
-    cache: &Mutex<OfferCache<K>>,
-    key: K,
-    compute: impl FnOnce() -> OfferResult,
-) -> OfferResult {
-    let lock = || cache.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(offer) = lock().known.get(&key) {
-        return offer.clone();
-    }
-    let offer = compute();
-    lock().keep(key, &offer);
-    offer
 }
 
 #[cfg(test)]
@@ -489,23 +446,6 @@ mod tests {
                 loaded(vec![entry("x", "", vec![file(first, "1")]), entry("y", "linux", vec![file(second, "2")])]);
             assert!(matches!(offer(&revision, "linux", ""), Err(NoOffer::FileNameClash(_))), "{case}");
             assert!(offer(&revision, "windows", "").unwrap().is_some(), "{case}");
-        }
-    }
-
-    #[test]
-    fn a_cache_never_grows_beyond_its_bounds() {
-        let mut cache = OfferCache::default();
-        let offer = Ok(Some(Arc::new(RemoteConfigOffer {
-            hash: ConfigHash::of(b""),
-            encoded: Bytes::from_static(&[0; 1 << 20]),
-        })));
-        for key in 0..200 {
-            cache.keep(key, &offer);
-            assert!(cache.known.len() <= 64 && cache.bytes <= CACHED_BYTES);
-        }
-        for key in 0..20_000 {
-            cache.keep(key, &Ok(None));
-            assert!(cache.known.len() <= CACHED_OFFERS);
         }
     }
 }

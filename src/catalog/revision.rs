@@ -161,6 +161,7 @@ impl Revision {
     /// of their keys, bodies as base64. Equal revisions give equal bytes on every replica, whatever the order in which
     /// their maps were built.
     #[must_use]
+    #[expect(clippy::missing_panics_doc, reason = "it never does")]
     pub fn canonical(&self) -> Vec<u8> {
         #[expect(clippy::expect_used, reason = "strings, lists and maps with string keys are always JSON")]
         serde_json::to_vec(&Canonical { version: CANONICAL_VERSION, entries: &self.entries })
@@ -269,8 +270,9 @@ mod tests {
 
     #[test]
     fn whatever_an_agent_could_notice_changes_the_hash() {
+        type Change = fn(&mut RevisionEntry);
         let original = revision(&[("a", "1")]);
-        let changes: [(&str, fn(&mut RevisionEntry)); 7] = [
+        let changes: [(&str, Change); 7] = [
             ("name", |entry| entry.name = "other".into()),
             ("selector", |entry| entry.selector = None),
             ("template", |entry| entry.template = TemplateMode::Jinja),
@@ -280,9 +282,9 @@ mod tests {
             ("body", |entry| entry.files[0].body = Bytes::from_static(b"a: 2")),
         ];
         for (case, change) in changes {
-            let mut changed = original.clone();
-            change(&mut changed.entries[0]);
-            assert_ne!(changed.hash(), original.hash(), "{case}");
+            let mut other = original.clone();
+            change(&mut other.entries[0]);
+            assert_ne!(other.hash(), original.hash(), "{case}");
         }
     }
 

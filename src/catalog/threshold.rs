@@ -23,8 +23,7 @@ impl Bucket {
             .chain_update(uid.as_bytes())
             .finalize()
             .into();
-        let [a, b, c, d, e, f, g, h, ..] = digest;
-        Self(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
+        Self(digest.first_chunk().map_or(0, |head| u64::from_be_bytes(*head)))
     }
 }
 

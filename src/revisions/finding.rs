@@ -61,6 +61,7 @@ mod tests {
 
     #[test]
     fn a_remote_config_with_faults_shows_on_its_fleet_once() {
+        use FleetReason::{FileNameClash, RemoteConfigNotReady};
         let fault = |name: &str| Finding::RemoteConfig {
             name: name.into(),
             reason: RemoteConfigReason::InvalidYaml,
@@ -69,7 +70,6 @@ mod tests {
         let clash = Finding::fleet(FleetReason::FileNameClash, "a");
         let reasons = fleet_reasons(&[fault("base"), fault("base"), fault("gpu"), clash]);
         let words: Vec<_> = reasons.iter().map(|(reason, _)| *reason).collect();
-        use FleetReason::{FileNameClash, RemoteConfigNotReady};
         assert_eq!(words, [FileNameClash, RemoteConfigNotReady, RemoteConfigNotReady]);
         assert!(reasons[1].1.contains("base") && reasons[2].1.contains("gpu"));
     }

@@ -1,7 +1,5 @@
 //! One `RemoteConfig` by itself: are its files there, and are they what it says.
 
-use sha2::{Digest, Sha256};
-
 use super::{
     collector::{CollectorConfig, Components},
     sources::{Bodies, resolve},
@@ -12,12 +10,11 @@ use crate::{
         remote_config::{ConfigFileStatus, ConfigFormat, RemoteConfigSpec, TemplateMode},
     },
     catalog::{
-        RevisionFile,
+        ConfigHash, RevisionFile,
         offers::{config_hash, quoting},
         template::Template,
         yaml::{self, Quoting},
     },
-    opamp::offer::ConfigHash,
 };
 
 /// Most bytes of all files of a `RemoteConfig`, whatever they come from. The CRD counts inline bodies in characters
@@ -106,7 +103,7 @@ impl Inspection {
         let status = |InspectedFile { file, .. }: &InspectedFile| ConfigFileStatus {
             name: file.name.clone(),
             size: i64::try_from(file.body.len()).unwrap_or(i64::MAX),
-            hash: ConfigHash::from_digest(Sha256::digest(&file.body).into()).to_string(),
+            hash: ConfigHash::of(&file.body).to_string(),
         };
         self.files.iter().map(status).collect()
     }
@@ -149,7 +146,7 @@ mod tests {
     use super::*;
     use crate::revisions::sources::{BodyReference, Missing, SourceKind, references};
 
-    fn spec(template: &str, format: &str, files: Value) -> RemoteConfigSpec {
+    fn spec(template: &str, format: &str, files: &Value) -> RemoteConfigSpec {
         serde_json::from_value(json!({"template": template, "format": format, "files": files})).unwrap()
     }
 
@@ -171,70 +168,70 @@ mod tests {
         for (case, spec, bodies, reason, message) in [
             (
                 "YAML",
-                spec("Disabled", collector, inline("a:\n  b: 1\n c: 2")),
+                spec("Disabled", collector, &inline("a:\n  b: 1\n c: 2")),
                 none(),
                 InvalidYaml,
                 "file \"a\": line 3, column ",
             ),
             (
                 "no map",
-                spec("Disabled", collector, inline("- a")),
+                spec("Disabled", collector, &inline("- a")),
                 none(),
                 InvalidYaml,
                 "file \"a\": line 1: the configuration",
             ),
             (
                 "template",
-                spec("Jinja", collector, inline("a: 1\nb: {{ x")),
+                spec("Jinja", collector, &inline("a: 1\nb: {{ x")),
                 none(),
                 InvalidTemplate,
                 "file \"a\": line 2: syntax error",
             ),
             (
                 "template of anything",
-                spec("Jinja", opaque, inline("{% if %}")),
+                spec("Jinja", opaque, &inline("{% if %}")),
                 none(),
                 InvalidTemplate,
                 "file \"a\": line 1: ",
             ),
             (
                 "not read yet",
-                spec("Disabled", opaque, from_secret()),
+                spec("Disabled", opaque, &from_secret()),
                 none(),
                 ReferenceNotFound,
                 "file \"a\": Secret credentials does not exist",
             ),
             (
                 "no object",
-                spec("Disabled", opaque, from_secret()),
+                spec("Disabled", opaque, &from_secret()),
                 lost(Missing::Object),
                 ReferenceNotFound,
                 "file \"a\": Secret credentials does not exist",
             ),
             (
                 "no key",
-                spec("Disabled", opaque, from_secret()),
+                spec("Disabled", opaque, &from_secret()),
                 lost(Missing::Key),
                 ReferenceNotFound,
                 "file \"a\": Secret credentials has no key a",
             ),
             (
                 "bytes as YAML",
-                spec("Disabled", collector, from_secret()),
+                spec("Disabled", collector, &from_secret()),
                 found(b"a: \xff"),
                 NotText,
                 "file \"a\": it is not valid UTF-8 from byte 3 on",
             ),
             (
                 "bytes as template",
-                spec("Jinja", opaque, from_secret()),
+                spec("Jinja", opaque, &from_secret()),
                 found(b"\xff"),
                 NotText,
                 "file \"a\": it is not valid UTF-8 from byte 0 on",
             ),
             (
                 "too much",
-                spec("Disabled", opaque, inline(&"a".repeat(900_001))),
+                spec("Disabled", opaque, &inline(&"a".repeat(900_001))),
                 none(),
                 TooLarge,
                 "the files have 900001 bytes together",
@@ -252,13 +249,13 @@ mod tests {
         let bytes = BTreeMap::from([(secret("a"), Ok(Bytes::from_static(b"\xff\0")))]);
         let inline = |body: &str| json!([{"name": "a", "body": body}]);
         for (case, spec) in [
-            ("bytes of any kind", spec("Disabled", "Opaque", from_secret())),
-            ("text that is no YAML", spec("Disabled", "Opaque", inline("a: ["))),
+            ("bytes of any kind", spec("Disabled", "Opaque", &from_secret())),
+            ("text that is no YAML", spec("Disabled", "Opaque", &inline("a: ["))),
             (
                 "a template that is no YAML before it is rendered",
-                spec("Jinja", "OpenTelemetryCollector", inline("{% if true %}\n{{ agent.uid }}: [{% endif %}")),
+                spec("Jinja", "OpenTelemetryCollector", &inline("{% if true %}\n{{ agent.uid }}: [{% endif %}")),
             ),
-            ("a collector's configuration", spec("Disabled", "OpenTelemetryCollector", inline("receivers: {otlp: }"))),
+            ("a collector's configuration", spec("Disabled", "OpenTelemetryCollector", &inline("receivers: {otlp: }"))),
         ] {
             assert_eq!(inspect(&spec, &bytes).reasons(), [(RemoteConfigReason::Valid, String::new())], "{case}");
         }
@@ -267,7 +264,7 @@ mod tests {
     #[test]
     fn the_status_shows_size_and_hashes_but_no_hash_while_a_body_is_missing() {
         let files = json!([{"name": "b", "body": "abc"}, {"name": "a", "contentType": "text/yaml", "body": ""}]);
-        let inspection = inspect(&spec("Disabled", "Opaque", files), &BTreeMap::new());
+        let inspection = inspect(&spec("Disabled", "Opaque", &files), &BTreeMap::new());
         assert_eq!(inspection.bytes(), 3);
         let statuses = inspection.file_statuses();
         assert_eq!((statuses[0].name.as_str(), statuses[0].size), ("b", 3));
@@ -275,7 +272,7 @@ mod tests {
         assert_eq!(statuses[0].hash, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
         let in_order_of_names = [("a", "text/yaml", &b""[..]), ("b", "", b"abc")];
         assert_eq!(inspection.hash(), Some(config_hash(in_order_of_names.into_iter())));
-        assert_eq!(inspect(&spec("Disabled", "Opaque", from_secret()), &BTreeMap::new()).hash(), None);
+        assert_eq!(inspect(&spec("Disabled", "Opaque", &from_secret()), &BTreeMap::new()).hash(), None);
     }
 
     #[test]
@@ -283,7 +280,7 @@ mod tests {
         let reference = |key| json!({"secretKeyRef": {"name": "credentials", "key": key}});
         let files = json!([{"name": "a", "bodyFrom": reference("a")}, {"name": "b", "bodyFrom": reference("a")},
             {"name": "c", "body": ""}, {"name": "d", "bodyFrom": reference("d")}]);
-        let found = references(&spec("Disabled", "Opaque", files));
+        let found = references(&spec("Disabled", "Opaque", &files));
         assert_eq!(found.into_iter().collect::<Vec<_>>(), [secret("a"), secret("d")]);
     }
 
@@ -300,7 +297,7 @@ mod tests {
                 b"canary\xff",
             ] {
                 let bodies = BTreeMap::from([(secret("a"), Ok(Bytes::from_static(body)))]);
-                let inspection = inspect(&spec(template, format, from_secret()), &bodies);
+                let inspection = inspect(&spec(template, format, &from_secret()), &bodies);
                 assert!(!format!("{:?}", inspection.findings()).contains("canary"), "{:?}", inspection.findings());
             }
         }

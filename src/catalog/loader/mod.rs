@@ -230,7 +230,9 @@ impl Loader {
                 }
                 Some(wish) = self.wishes.recv() => fleets.push(self.read_fleet(wish)),
                 Some(fleet) = fleets.next(), if !fleets.is_empty() => {
-                    fleet.into_iter().for_each(|fleet| self.library.reread(fleet));
+                    if let Some(fleet) = fleet {
+                        self.library.reread(fleet);
+                    }
                 }
             }
             for key in self.library.missing() {
@@ -260,19 +262,18 @@ impl Loader {
     }
 
     /// Reads a revision, after a pause if an attempt has failed.
-    fn read(&self, key: RevisionKey, former: Option<Quick>) -> impl Future<Output = Read> + Send + use<> {
+    fn read(&self, key: RevisionKey, mut pauses: Option<Quick>) -> impl Future<Output = Read> + Send + use<> {
         let secrets = Api::<Secret>::namespaced(self.client.clone(), &key.fleet.namespace);
         let permits = Arc::clone(&self.permits);
         async move {
-            let mut pauses = former.unwrap_or_default();
-            if former.is_some() {
-                tokio::time::sleep(pauses.next().unwrap_or_default()).await;
+            if let Some(pause) = pauses.as_mut().and_then(Iterator::next) {
+                tokio::time::sleep(pause).await;
             }
             let result = {
                 let _permit = permits.acquire().await;
                 read_revision(&secrets, &key.secret_name()).await
             };
-            Read { key, pauses, result }
+            Read { key, pauses: pauses.unwrap_or_default(), result }
         }
     }
 
@@ -342,3 +343,6 @@ fn reason(error: &watcher::Error) -> &'static str {
         watcher::Error::NoResourceVersion => "NoResourceVersion",
     }
 }
+
+#[cfg(test)]
+mod tests;
