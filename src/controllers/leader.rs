@@ -4,7 +4,7 @@
 //! in tasks of their own, at most one for each object. Nothing is shared, so nothing is locked.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -32,7 +32,7 @@ use crate::{
     kubernetes::{Mirror, Moved, ObjectKey, describe_watch},
     lease::{Presence, Uncounted},
     remote_configs::plan::Examined,
-    revisions::inputs::{Fetch, Fetched, WatchedInputs},
+    revisions::inputs::{Fetch, Fetched, MovedInputs, WatchedInputs},
 };
 
 /// How long writes under way may take once the lead is lost, or the process ends.
@@ -194,9 +194,13 @@ impl Leader {
         }
     }
 
-    fn inputs_moved(&mut self, moved: BTreeSet<ObjectKey>) {
+    fn inputs_moved(&mut self, moved: MovedInputs) {
         let now = now();
-        for key in moved {
+        for namespace in moved.revisions {
+            let fleets: Vec<ObjectKey> = self.fleets.named(&namespace, "").map(|(key, _)| key.clone()).collect();
+            fleets.into_iter().for_each(|fleet| self.agenda.ask(Work::Fleet(fleet), now));
+        }
+        for key in moved.remote_configs {
             for fleet in self.fleets_of(&key) {
                 let held = self.held_fleets.entry(fleet.clone()).or_default();
                 held.settle.moved(now);
