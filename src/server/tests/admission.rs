@@ -132,17 +132,17 @@ async fn of_many_at_once_each_is_served_or_refused_and_served_on_retry() {
     let generation = watch::Sender::new(0);
     let address = ([127, 0, 0, 1], 0).into();
     let server = Server::bind(address, "/v1/opamp", limits, agents, generation.subscribe(), metrics).unwrap();
-    let mut served = Vec::new();
-    while served.len() < CLIENTS {
-        let attempts = (served.len()..CLIENTS).map(|_| attempt(server.local_address()));
-        served.extend(join_all(attempts).await.into_iter().flatten());
+    let mut reported = Vec::new();
+    while reported.len() < CLIENTS {
+        let attempts = (reported.len()..CLIENTS).map(|_| attempt(server.local_address()));
+        reported.extend(join_all(attempts).await.into_iter().flatten());
     }
     let mut text = String::new();
     encode(&mut text, &registry).unwrap();
     assert!(text.contains(&format!("connections{{transport=\"websocket\"}} {CLIENTS}\n")), "{text}");
     assert!(text.contains(&format!("handshakes_total{{outcome=\"Opened\"}} {CLIENTS}\n")), "{text}");
     assert!(!text.contains("closes_total{"), "none was closed:\n{text}");
-    drop(served);
+    drop(reported);
 }
 
 /// Connects and reports, unless it is told to come later.
