@@ -7,9 +7,9 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::agent_fleet::not_observed;
+use super::{agent_fleet::not_observed, condition};
 
-/// What people ask of one agent.
+/// What people ask of this one agent. The operator never writes it.
 #[derive(Clone, CustomResource, Debug, Default, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[kube(
     group = "opamp.dev",
@@ -17,13 +17,63 @@ use super::agent_fleet::not_observed;
     kind = "Agent",
     namespaced,
     status = "AgentStatus",
-    shortname = "agent",
     category = "opamp",
-    doc = "One telemetry agent, created by the operator when the agent first reports."
+    selectable = ".status.fleet",
+    doc = "One telemetry agent.\n\nThe operator creates it when the agent first reports, in the namespace of\nthe fleet that takes it, and deletes it when the agent has been gone for as\nlong as the fleet's `spec.retention` says. Its name is the agent's\ninstance_uid. It says what the agent reported of itself, what it was offered\nand what became of it.",
+    validation = Rule::new("self.metadata.name.matches('^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$')")
+        .message("metadata.name: the name of an Agent must be its instance_uid, a UUID in lower case; the operator creates Agents when they first report"),
+    printcolumn(
+        name = "Fleet", type_ = "string", json_path = ".status.fleet",
+        description = "The fleet that the agent belongs to."
+    ),
+    printcolumn(
+        name = "Connected", type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Connected\")].status",
+        description = "Whether the agent has a live session."
+    ),
+    printcolumn(
+        name = "Healthy", type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Healthy\")].status",
+        description = "Whether the agent reports to be well."
+    ),
+    printcolumn(
+        name = "Config", type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"ConfigApplied\")].reason",
+        description = "What became of the configuration that the agent was offered."
+    ),
+    printcolumn(
+        name = "Version", type_ = "string",
+        json_path = ".status.attributes['identifying', 'nonIdentifying'].service\\.version",
+        description = "The agent's service.version."
+    ),
+    printcolumn(
+        name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp",
+        description = "Time since the agent first reported."
+    ),
+    printcolumn(
+        name = "Host", type_ = "string", priority = 1,
+        json_path = ".status.attributes['identifying', 'nonIdentifying'].host\\.name",
+        description = "The agent's host.name."
+    ),
+    printcolumn(
+        name = "Transport", type_ = "string", priority = 1, json_path = ".status.connection.transport",
+        description = "How the agent is connected, or last was."
+    ),
+    printcolumn(
+        name = "Replica", type_ = "string", priority = 1, json_path = ".status.connection.replica",
+        description = "The replica of the operator that holds the session, or last did."
+    ),
+    printcolumn(
+        name = "Reason", type_ = "string", priority = 1,
+        json_path = ".status.conditions[?(@.type==\"Ready\")].reason",
+        description = "Why the agent is ready, or is not."
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct AgentSpec {
-    /// Offers once more what this agent reported as failed.
+    /// Asks that a configuration which this agent reported as failed be offered to
+    /// it once more. Without it the same content is not offered to the agent again
+    /// until it changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reoffer: Option<Reoffer>,
 }
@@ -32,57 +82,67 @@ pub struct AgentSpec {
 #[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reoffer {
-    /// A new time asks once.
+    /// When it was asked, such as `2026-11-29T12:00:00Z`. A time later than the one
+    /// in `status.reoffer` asks once; an earlier or equal one asks nothing.
     pub requested_at: Time,
 }
 
-/// What is known of an agent.
+/// What is known of the agent; written by the operator.
 #[derive(Clone, Debug, Default, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("default" = {"observedGeneration": -1}))]
 pub struct AgentStatus {
-    /// The generation of the spec that this status speaks of; -1: none yet.
+    /// The `metadata.generation` that this status speaks of; -1 before the
+    /// operator has written it.
     #[serde(default = "not_observed")]
+    #[schemars(range(min = -1))]
     pub observed_generation: i64,
-    /// The fleet that the agent belongs to.
+    /// The name of the fleet that the agent belongs to; absent when there is none.
+    /// Usable in field selectors: `kubectl get agents --field-selector
+    /// status.fleet=edge`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
     pub fleet: Option<String>,
-    /// How it is connected, or was last.
+    /// How the agent is connected; after it left, how it last was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection: Option<ConnectionStatus>,
-    /// The revision that it is given.
+    /// The revision of the fleet that decides what the agent is offered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<AssignedRevision>,
-    /// What it says of itself.
+    /// How the agent describes itself. Selectors of fleets are compared with this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attributes: Option<AttributesStatus>,
-    /// What it is able to do; unknown ones as `Bit24`.
+    /// What the agent is able to do, by the names of the OpAMP specification such
+    /// as `AcceptsRemoteConfig`; a bit without a name is shown as `Bit24`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64))]
+    #[schemars(length(max = 64), inner(length(max = 64)))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub capabilities: Vec<String>,
-    /// How it is.
+    /// How the agent says that it is; absent until it reports that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<HealthStatus>,
-    /// What it was offered, and what became of it.
+    /// What the agent was offered, and what became of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote_config: Option<RemoteConfigStatus>,
-    /// What it runs.
+    /// What the agent says that it runs; how much of it is kept is decided by
+    /// `spec.effectiveConfig` of its fleet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective_config: Option<EffectiveConfigStatus>,
-    /// What it could run.
+    /// What the agent says that it could run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available_components: Option<AvailableComponentsStatus>,
-    /// What it understands beyond the specification.
+    /// What the agent understands beyond the OpAMP specification, in its own words;
+    /// at most 32.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32))]
+    #[schemars(length(max = 32), inner(length(max = 1024)))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub custom_capabilities: Vec<String>,
-    /// The last wish to be offered again that was granted.
+    /// The last wish of `spec.reoffer` that was granted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reoffer: Option<Reoffer>,
-    /// Ready, Matched, Connected, Healthy, ConfigApplied.
+    /// `Ready`, `Matched`, `Connected`, `Healthy` and `ConfigApplied`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16))]
-    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,
 }
 
@@ -90,21 +150,33 @@ pub struct AgentStatus {
 #[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConnectionStatus {
-    /// `WebSocket` or `HTTP`.
+    /// How the agent speaks.
+    ///
+    /// Possible values:
+    /// - `WebSocket`: over a connection that stays open; changes reach it at once.
+    /// - `HTTP`: it polls; changes reach it with its next request.
     pub transport: Transport,
-    /// The replica that holds the session.
+    /// The replica of the operator that holds the session and writes this status.
+    #[schemars(length(max = 253))]
     pub replica: String,
-    /// That replica's run of life.
+    /// Which run of that replica: a random word made when it started.
+    #[schemars(length(max = 64))]
     pub incarnation: String,
-    /// Grows by one with each session that claims the agent.
+    /// Grows by one with each session that claims the agent, so that an older
+    /// session never writes over a younger one.
+    #[schemars(range(min = 0))]
     pub epoch: i64,
-    /// Since when it is connected, or was.
+    /// Since when the agent has been connected; after it left, since when not.
     pub since: Time,
-    /// How it showed who it is.
+    /// The way in by which the agent was admitted, such as `Anonymous`.
+    #[schemars(length(max = 64))]
     pub method: String,
-    /// Who it is.
+    /// Who the agent is by its credential, such as `anonymous`. What it says of
+    /// itself plays no part in it.
+    #[schemars(length(max = 1024))]
     pub identity: String,
-    /// Where it connects from.
+    /// The address and port that the connection comes from.
+    #[schemars(length(max = 128))]
     pub remote_address: String,
 }
 
@@ -122,66 +194,78 @@ pub enum Transport {
 #[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AssignedRevision {
-    /// The first 10 hex digits of its hash.
+    /// The first 10 hex digits of the revision's hash.
+    #[schemars(length(max = 64))]
     pub hash: String,
-    /// The fleet's uid.
+    /// The `metadata.uid` of the fleet that the revision is of.
     #[serde(rename = "fleetUID")]
+    #[schemars(length(max = 64))]
     pub fleet_uid: String,
-    /// The fleet's epoch that gave it.
+    /// The `status.rollout.epoch` of the fleet that gave it.
+    #[schemars(range(min = 0))]
     pub epoch: i64,
 }
 
-/// What an agent says of itself.
+/// What an agent says of itself. A value that is no string is shown as JSON; values are cut at 256 bytes.
 #[derive(Clone, Debug, Default, Deserialize, Eq, KubeSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AttributesStatus {
-    /// What identifies it in its telemetry.
+    /// What identifies the agent in its own telemetry, such as `service.name` and
+    /// `service.version`; at most 64 keys.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[x_kube(merge_strategy = MapMerge::Atomic)]
-    #[schemars(extend("maxProperties" = 64))]
+    #[schemars(extend("maxProperties" = 64, "additionalProperties" = {"type": "string", "maxLength": 1024}))]
     pub identifying: BTreeMap<String, String>,
-    /// Where and on what it runs.
+    /// Where and on what the agent runs, such as `host.name` and `os.type`; at most
+    /// 64 keys.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[x_kube(merge_strategy = MapMerge::Atomic)]
-    #[schemars(extend("maxProperties" = 64))]
+    #[schemars(extend("maxProperties" = 64, "additionalProperties" = {"type": "string", "maxLength": 1024}))]
     pub non_identifying: BTreeMap<String, String>,
 }
 
-/// How an agent is.
-#[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+/// How an agent says that it is.
+#[derive(Clone, Debug, Default, Deserialize, Eq, KubeSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HealthStatus {
-    /// Its own verdict.
+    /// The agent's own verdict; the condition `Healthy` repeats it.
     pub healthy: bool,
-    /// In its own words.
+    /// Its state in its own words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 4096))]
     pub status: String,
-    /// When it started.
+    /// When it started; absent when it does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
-    /// Why it is not healthy.
+    /// Why it is not healthy, in its own words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 4096))]
     pub last_error: String,
-    /// Its components that are not healthy.
+    /// Its components that are not healthy, at most 10.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub unhealthy_components: Vec<UnhealthyComponentStatus>,
-    /// How many more there are.
+    /// How many more components are not healthy than the list has room for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
     pub unhealthy_left_out: Option<i64>,
 }
 
-/// One component that is not well.
+/// One component that is not healthy.
 #[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UnhealthyComponentStatus {
-    /// Its place: `pipeline:traces/exporter:otlp`.
+    /// Where it stands, such as `pipeline:traces/exporter:otlp`.
+    #[schemars(length(max = 4096))]
     pub path: String,
-    /// In its own words.
+    /// Its state in the agent's words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 4096))]
     pub status: String,
-    /// Why.
+    /// Why it is not healthy, in the agent's words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 4096))]
     pub last_error: String,
 }
 
@@ -189,22 +273,29 @@ pub struct UnhealthyComponentStatus {
 #[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RemoteConfigStatus {
-    /// The hash of what it is to have.
+    /// The hash of the configuration that the agent is to have: a SHA-256 over
+    /// exactly its own files. Absent when there is nothing for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
     pub offered: Option<String>,
-    /// The hash that it last spoke of.
+    /// The hash of the configuration that the agent last spoke of, in hex digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
     pub last_reported: Option<String>,
-    /// What became of that: `Unset`, `Applied`, `Applying`, `Failed`, `Unknown7`.
+    /// What became of that: `Unset`, `Applied`, `Applying` or `Failed`; a number
+    /// without a name is shown as `Unknown7`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
     pub status: Option<String>,
-    /// Why it failed.
+    /// Why it failed, in the agent's words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 4096))]
     pub error: String,
-    /// Since when.
+    /// When the agent first reported that state of that hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
-    /// What it is not offered again by itself.
+    /// The configuration that failed at this agent, and that it is not offered
+    /// again by itself; see `spec.reoffer`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<FailedConfigStatus>,
 }
@@ -213,24 +304,28 @@ pub struct RemoteConfigStatus {
 #[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FailedConfigStatus {
-    /// Its hash.
+    /// The hash of the configuration.
+    #[schemars(length(max = 1024))]
     pub hash: String,
-    /// What the agent said.
+    /// What the agent said about it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 4096))]
     pub error: String,
-    /// When.
+    /// When the agent said so.
     pub at: Time,
 }
 
-/// What an agent runs.
+/// What an agent says that it runs.
 #[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EffectiveConfigStatus {
-    /// SHA-256 over the files.
+    /// A SHA-256 over the files, 64 hex digits.
+    #[schemars(length(max = 64))]
     pub hash: String,
     /// Bytes of all files.
+    #[schemars(range(min = 0))]
     pub size: i64,
-    /// Where the redacted text is kept.
+    /// The Secret that keeps the redacted text, if the fleet asks for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<SecretName>,
 }
@@ -239,17 +334,20 @@ pub struct EffectiveConfigStatus {
 #[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SecretName {
-    /// The name.
+    /// The name of the Secret, in the namespace of this Agent.
+    #[schemars(length(max = 253))]
     pub name: String,
 }
 
-/// What an agent could run.
+/// What an agent says that it could run.
 #[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AvailableComponentsStatus {
-    /// Made by the agent.
+    /// The hash that the agent gives its list, in hex digits.
+    #[schemars(length(max = 1024))]
     pub hash: String,
-    /// How many there are.
+    /// How many components the list has; absent until the agent sent it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
     pub count: Option<i64>,
 }

@@ -1,13 +1,15 @@
 //! `AgentFleet`: a group of agents that are configured together.
 
+use std::time::Duration;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::selector::AttributeSelector;
+use super::{condition, selector::AttributeSelector};
 
-/// The desired state of a fleet.
+/// What a fleet is to be.
 #[derive(Clone, CustomResource, Debug, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[kube(
     group = "opamp.dev",
@@ -16,29 +18,89 @@ use super::selector::AttributeSelector;
     namespaced,
     status = "AgentFleetStatus",
     shortname = "fleet",
+    shortname = "fleets",
     category = "opamp",
-    doc = "A group of telemetry agents that are configured together."
+    doc = "A group of telemetry agents that are configured together.\n\nAn AgentFleet is to agents what a Deployment is to pods: it selects agents\nby what they report of themselves, offers them configuration and tells what\nbecame of it. What it offers at one time is a revision: it is checked as a\nwhole before any agent sees it, and while a newer one is faulty the last\ngood one stays served. Agents of a deleted fleet stay connected and keep\nwhat they run. The name of a fleet has at most 63 characters.",
+    validation = Rule::new("size(self.metadata.name) <= 63")
+        .message("metadata.name: the name of a fleet must have at most 63 characters, it becomes the value of a label"),
+    printcolumn(
+        name = "Ready", type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].status",
+        description = "Whether members are offered what the spec asks for."
+    ),
+    printcolumn(
+        name = "Revision", type_ = "string", json_path = ".status.currentRevision",
+        description = "The revision that members have in common."
+    ),
+    printcolumn(
+        name = "Agents", type_ = "integer", json_path = ".status.agents.matched",
+        description = "Agents that belong to the fleet."
+    ),
+    printcolumn(
+        name = "Connected", type_ = "integer", json_path = ".status.agents.connected",
+        description = "Members that are connected."
+    ),
+    printcolumn(
+        name = "Up-To-Date", type_ = "integer", json_path = ".status.agents.upToDate",
+        description = "Members that have applied what their revision gives them."
+    ),
+    printcolumn(
+        name = "Failed", type_ = "integer", json_path = ".status.agents.failed",
+        description = "Members that failed to apply it, or for which it could not be made."
+    ),
+    printcolumn(
+        name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp",
+        description = "Time since it was created."
+    ),
+    printcolumn(
+        name = "Update", type_ = "string", priority = 1, json_path = ".status.updateRevision",
+        description = "The revision that members are moved to."
+    ),
+    printcolumn(
+        name = "Reason", type_ = "string", priority = 1,
+        json_path = ".status.conditions[?(@.type==\"Ready\")].reason",
+        description = "Why it is ready, or is not."
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct AgentFleetSpec {
-    /// Which agents belong to the fleet, by the attributes that they report.
+    /// Which agents belong to the fleet, by the attributes that they report. The
+    /// empty selector `{}` selects every agent that has described itself. An agent
+    /// joins only a fleet that also admits it: see enrollment. An agent that no
+    /// fleet takes is `Matched=False` and is offered nothing.
     pub selector: AttributeSelector,
-    /// Which fleet an agent joins when several select it: the highest wins.
+    /// Which fleet an agent joins when several select it: the one of the highest
+    /// priority; of equal ones the oldest, then the first by namespace and name.
+    /// A fleet in the namespace of the Agent goes before fleets of others.
+    /// From -1000000 to 1000000. Default: `0`.
     #[serde(default)]
+    #[schemars(range(min = -1_000_000, max = 1_000_000))]
     pub priority: i32,
-    /// The configuration that members get, in this order.
+    /// The RemoteConfigs of this namespace that members get, at most 64, each
+    /// named once. A name that does not exist is `Reconciling,
+    /// RemoteConfigNotFound`; two files of one name that some member could get are
+    /// `Stalled, FileNameClash`. Without any, members keep what they run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub remote_configs: Vec<RemoteConfigEntry>,
-    /// How many former revisions are kept.
+    /// How many former revisions are kept, each as a Secret owned by the fleet,
+    /// besides those that members are given now. From 0 to 100. Default: `10`.
     #[serde(default = "default_revision_history_limit")]
     #[schemars(range(min = 0, max = 100))]
     pub revision_history_limit: i32,
-    /// Who may join, and how.
+    /// Who may join, and how. Without it nobody may.
     #[serde(default)]
     pub enrollment: Enrollment,
     /// What is kept of the configuration that members report as running.
+    ///
+    /// Possible values:
+    /// - `None`: nothing.
+    /// - `Hash`: its hash and size, in the status of the Agent.
+    /// - `Stored`: its text too, redacted, in a Secret that the status of the
+    ///   Agent names; up to 256 KiB each, for up to 100 members.
+    ///
+    /// Default: `Hash`.
     #[serde(default)]
     pub effective_config: EffectiveConfigDetail,
     /// When the objects of agents that are gone are deleted.
@@ -54,10 +116,14 @@ fn default_revision_history_limit() -> i32 {
 #[derive(Clone, Debug, Deserialize, Eq, KubeSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RemoteConfigEntry {
-    /// Name of a RemoteConfig in this namespace.
+    /// The name of a RemoteConfig in this namespace, of 1 to 253 characters.
     #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')")
+        .message("name: must be a RemoteConfig's name of lower case letters, digits, '-' and '.'"))]
     pub name: String,
-    /// Which members get it; absent: all.
+    /// Which members get it as well. Where two RemoteConfigs have a file of one
+    /// name, their selectors must exclude each other on a key.
+    /// Default: all members get it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<AttributeSelector>,
 }
@@ -66,7 +132,16 @@ pub struct RemoteConfigEntry {
 #[derive(Clone, Debug, Default, Deserialize, Eq, KubeSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Enrollment {
-    /// The ways in; none: nobody may join.
+    /// The ways in. An agent that none of them admits does not join, whatever it
+    /// reports of itself. At most 8.
+    ///
+    /// Possible values:
+    /// - `Anonymous`: without any credential, for whoever reaches the operator.
+    ///   It works only in namespaces in which the operator permits it
+    ///   (`--anonymous-namespaces`); elsewhere the fleet is `Stalled,
+    ///   AnonymousNotAllowed`.
+    ///
+    /// Default: none, so nobody may join.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Set)]
@@ -96,10 +171,18 @@ pub enum EffectiveConfigDetail {
 #[derive(Clone, Debug, Deserialize, Eq, KubeSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Retention {
-    /// How long an agent must have been disconnected before its object is
-    /// deleted, as `24h` or `1h30m`; `Never` keeps it.
+    /// How long an agent must have been disconnected before its Agent object is
+    /// deleted, as hours, minutes and seconds such as `24h` or `1h30m`; at least
+    /// `10s`. `Never` keeps it. An agent that returns later is made anew.
+    /// Default: `24h`.
     #[serde(default = "default_disconnected_for")]
     #[schemars(length(min = 2, max = 32))]
+    #[x_kube(
+        validation = Rule::new("self == 'Never' || self.matches('^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$')")
+            .message("disconnectedFor: must be Never, or hours, minutes and seconds such as 24h or 1h30m"),
+        validation = Rule::new("!self.matches('^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$') || duration(self) >= duration('10s')")
+            .message("disconnectedFor: must be at least 10s, so that an agent that reconnects finds its object")
+    )]
     pub disconnected_for: String,
 }
 
@@ -109,42 +192,66 @@ impl Default for Retention {
     }
 }
 
+impl Retention {
+    /// How long objects outlive their connection; `None`: for ever. What the schema would refuse keeps them too, for
+    /// nothing is deleted on a misunderstanding.
+    #[must_use]
+    pub fn period(&self) -> Option<Duration> {
+        let mut rest = self.disconnected_for.as_str();
+        let mut total = Duration::ZERO;
+        for (unit, seconds) in [('h', 3600), ('m', 60), ('s', 1)] {
+            if let Some((amount, behind)) = rest.split_once(unit) {
+                total += Duration::from_secs(amount.parse::<u32>().ok()?.into()) * seconds;
+                rest = behind;
+            }
+        }
+        (rest.is_empty() && !total.is_zero()).then_some(total)
+    }
+}
+
 fn default_disconnected_for() -> String {
     "24h".into()
 }
 
-/// What is observed of a fleet.
+/// How the fleet is; written by the operator.
 #[derive(Clone, Debug, Default, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("default" = {"observedGeneration": -1}))]
 pub struct AgentFleetStatus {
-    /// The generation of the spec that this status speaks of; -1: none yet.
+    /// The `metadata.generation` that this status speaks of; -1 before the
+    /// operator has seen the object.
     #[serde(default = "not_observed")]
+    #[schemars(range(min = -1))]
     pub observed_generation: i64,
-    /// The first 10 hex digits of the revision that members have in common.
+    /// The revision that members have in common: the first 10 hex digits of its
+    /// hash. Absent until there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 10))]
     pub current_revision: Option<String>,
-    /// The first 10 hex digits of the revision that members are moved to.
+    /// The revision that members are moved to: the first 10 hex digits of its
+    /// hash. Equal to currentRevision when there is nothing to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 10))]
     pub update_revision: Option<String>,
-    /// Counts of the members.
+    /// How many members there are, and how they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agents: Option<AgentCounts>,
-    /// How far the update is.
+    /// How far the move to the update revision is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<RolloutStatus>,
-    /// Samples of members that failed.
+    /// Samples of members that failed, at most 20; `agents.failed` counts all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub failures: Vec<AgentFailure>,
-    /// The revisions kept, newest first.
+    /// The revisions that are kept, newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 102))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub revisions: Vec<RevisionRecord>,
-    /// Ready; Reconciling and Stalled only while True.
+    /// `Ready` always; `Reconciling` and `Stalled` only while they are True.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 8))]
-    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,
 }
 
@@ -152,33 +259,49 @@ pub(super) fn not_observed() -> i64 {
     -1
 }
 
-/// Counts of a fleet's members.
+/// How many members a fleet has, and how they are.
 #[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentCounts {
     /// Agents that belong to the fleet.
+    #[schemars(range(min = 0))]
     pub matched: i64,
-    /// Those connected now.
+    /// Members that are connected now.
+    #[schemars(range(min = 0))]
     pub connected: i64,
-    /// Those that report to be healthy.
+    /// Members that are connected and report to be healthy.
+    #[schemars(range(min = 0))]
     pub healthy: i64,
-    /// Those that have applied what their revision gives them.
+    /// Members that have applied exactly what their revision gives them, or for
+    /// which it has nothing.
+    #[schemars(range(min = 0))]
     pub up_to_date: i64,
-    /// Those that have refused what their revision gives them, or for which it could not be made.
+    /// Members that failed to apply what their revision gives them, or for which
+    /// it could not be made.
+    #[schemars(range(min = 0))]
     pub failed: i64,
-    /// Those that do not take remote configuration.
+    /// Members that do not accept remote configuration.
+    #[schemars(range(min = 0))]
     pub unsupported: i64,
 }
 
-/// How far an update is.
+/// How far the move to the update revision is.
 #[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutStatus {
     /// The state of the rollout.
+    ///
+    /// Possible values:
+    /// - `Completed`: all members are offered the update revision.
     pub phase: RolloutPhase,
-    /// Grows with every decision about what members get.
+    /// Grows with every decision about what members get, so that an older
+    /// decision is never taken for a newer one.
+    #[schemars(range(min = 0))]
     pub epoch: i64,
-    /// Members whose bucket is below it get the update: `All`, or a hexadecimal number.
+    /// Which members are offered the update revision: `All`, or those whose bucket
+    /// is below this hexadecimal number. A bucket is a hash of the agent and the
+    /// revision.
+    #[schemars(length(max = 18))]
     pub threshold: String,
 }
 
@@ -195,10 +318,13 @@ pub enum RolloutPhase {
 #[serde(rename_all = "camelCase")]
 pub struct AgentFailure {
     /// The name of the Agent.
+    #[schemars(length(max = 253))]
     pub agent: String,
-    /// The reason of its condition.
+    /// The reason of its condition `ConfigApplied`.
+    #[schemars(length(max = 128))]
     pub reason: String,
-    /// What it said.
+    /// What the agent said, cut to a readable length.
+    #[schemars(length(max = 4096))]
     pub message: String,
 }
 
@@ -206,11 +332,15 @@ pub struct AgentFailure {
 #[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RevisionRecord {
-    /// The whole hash, 64 hex digits.
+    /// The whole hash, 64 hex digits; the first 10 name the revision elsewhere.
+    #[schemars(length(max = 64))]
     pub hash: String,
     /// When it was made.
     pub created_at: Time,
     /// What became of it.
+    ///
+    /// Possible values:
+    /// - `Completed`: it was offered to all members.
     pub outcome: RevisionOutcome,
 }
 
@@ -219,4 +349,31 @@ pub struct RevisionRecord {
 pub enum RevisionOutcome {
     /// It was offered to all members.
     Completed,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_retention_is_read_as_hours_minutes_and_seconds() {
+        for (text, seconds) in [
+            ("24h", Some(86_400)),
+            ("1h30m", Some(5_400)),
+            ("1h1m1s", Some(3_661)),
+            ("90s", Some(90)),
+            ("999999h999999m999999s", Some(999_999 * 3_661)),
+            ("Never", None),
+            ("", None),
+            ("0s", None),
+            ("24", None),
+            ("1d", None),
+            ("30m1h", None),
+            ("-1h", None),
+            ("99999999999h", None),
+        ] {
+            let retention = Retention { disconnected_for: text.into() };
+            assert_eq!(retention.period(), seconds.map(Duration::from_secs), "{text}");
+        }
+    }
 }
