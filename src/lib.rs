@@ -12,6 +12,9 @@
 //! | [`agents`] | what the API server says of all Agents, in a compact index; on the leader: orphans and retention |
 //! | [`status`] | agent record → `Agent.status`, written within the API server's budget |
 //! | [`bridge`] | ties sessions to sockets, catalog and status; runs in every replica |
+//! | [`kubernetes`] | clients, namespaces in scope, pace of retries, errors without object text |
+//! | [`events`] | events on objects that people write, on transitions only |
+//! | [`controllers`] | everything that runs on the leader only, started and stopped with the lead |
 //! | [`lease`] | the leader's election and each replica's sign of life |
 //! | [`revisions`] | inputs → validated, immutable revisions; leader only |
 //! | [`fleets`] | the fleet's controller: plan, apply, counters, conditions; leader only |
@@ -21,7 +24,10 @@ pub mod agents;
 pub mod api;
 pub mod bridge;
 pub mod catalog;
+pub mod controllers;
+pub mod events;
 pub mod fleets;
+pub mod kubernetes;
 pub mod lease;
 pub mod opamp;
 pub mod remote_configs;

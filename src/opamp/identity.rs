@@ -10,6 +10,12 @@ pub enum Identity {
 }
 
 impl Identity {
+    /// Reads the text form; `None` if it is of no method that this version knows.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Anonymous].into_iter().find(|identity| identity.to_string() == text)
+    }
+
     /// The name of the method in `enrollment.methods` and in `Agent.status.connection.method`.
     #[must_use]
     pub fn method(&self) -> &'static str {

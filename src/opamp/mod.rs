@@ -3,10 +3,18 @@
 //! Nothing here knows of sockets, Kubernetes or `async`; time, identity and offers are arguments.
 
 pub mod capabilities;
+pub mod frame;
 pub mod identity;
+pub mod inbound;
 pub mod instance_uid;
+pub mod normalise;
+pub mod now;
 pub mod offer;
 pub mod record;
+#[cfg(test)]
+mod schema;
+pub mod session;
+pub mod violation;
 
 /// The generated messages of `proto/opamp/v1`.
 #[allow(

@@ -1,0 +1,378 @@
+//! What is kept of one Agent object.
+
+use std::{collections::HashSet, sync::Arc};
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
+use kube::core::Object;
+use serde::{Deserialize, Serialize};
+
+use super::written;
+use crate::{
+    api::{
+        FLEET_LABEL,
+        condition::{ConditionType, Verdict, find},
+    },
+    opamp::{InstanceUid, record::RemoteConfigState},
+};
+
+/// How much of a failure's message is kept, in bytes: enough for the samples in the status of a fleet.
+const FAILURE_LIMIT: usize = 256;
+
+/// One Agent object, compact: about half a kilobyte.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AgentSummary {
+    /// The agent, by whose uid the object is named.
+    pub uid: InstanceUid,
+    /// Where the object lives.
+    pub namespace: Arc<str>,
+    /// The object's own uid, for preconditions.
+    pub object_uid: Box<str>,
+    /// The state of the object that this summary was made of.
+    pub resource_version: Box<str>,
+    /// Grows with each change of the spec.
+    pub generation: i64,
+    /// When the object was made.
+    pub created: Option<Timestamp>,
+    /// The label that names the fleet that the agent belongs to, or last belonged to.
+    pub fleet_label: Option<Arc<str>>,
+    /// The fleet that takes the agent now, by `status.fleet`.
+    pub fleet: Option<Arc<str>>,
+    /// Who writes the status; `None` before the first claim.
+    pub connection: Option<ConnectionSummary>,
+    /// Whether a fleet takes the agent.
+    pub matched: Option<ConditionSummary>,
+    /// Whether it is connected; `since` is what retention counts from.
+    pub connected: Option<ConditionSummary>,
+    /// Whether it says that it is well.
+    pub healthy: Option<ConditionSummary>,
+    /// Whether it runs what its fleet gives it.
+    pub config_applied: Option<ConditionSummary>,
+    /// What `ConfigApplied` says while False, at most 256 bytes of it.
+    pub failure: Option<Box<str>>,
+    /// Whether the agent takes remote configuration (capability `AcceptsRemoteConfig`).
+    pub accepts_remote_config: bool,
+    /// The hash of the configuration that it is to have.
+    pub offered: Option<Box<[u8]>>,
+    /// The hash that it last spoke of.
+    pub last_reported: Option<Box<[u8]>>,
+    /// What became of that.
+    pub state: Option<RemoteConfigState>,
+    /// The hash that is not offered again by itself.
+    pub failed: Option<Box<[u8]>>,
+    /// The revision that it is given.
+    pub revision: Option<RevisionSummary>,
+    /// A person's wish to have offered again what failed.
+    pub reoffer_requested: Option<Timestamp>,
+    /// The last such wish that was granted.
+    pub reoffer_granted: Option<Timestamp>,
+}
+
+/// Which session of which replica owns the status.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ConnectionSummary {
+    /// The replica that holds or held the session.
+    pub replica: Arc<str>,
+    /// That replica's run of life.
+    pub incarnation: Arc<str>,
+    /// Grows by one with each session that claims the agent.
+    pub epoch: i64,
+    /// When the session began.
+    pub since: Timestamp,
+}
+
+/// One condition without its message.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ConditionSummary {
+    /// Its status.
+    pub verdict: Verdict,
+    /// Its reason.
+    pub reason: Arc<str>,
+    /// When its status last changed.
+    pub since: Timestamp,
+}
+
+/// The revision that an agent is given.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct RevisionSummary {
+    /// The first 10 hex digits of its hash.
+    pub hash: Arc<str>,
+    /// The uid of the fleet; epochs compare within one.
+    pub fleet_uid: Arc<str>,
+    /// The fleet's epoch that gave it.
+    pub epoch: i64,
+}
+
+impl AgentSummary {
+    /// Whether the agent is connected, as far as its status says.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.connected.as_ref().is_some_and(|condition| condition.verdict == Verdict::True)
+    }
+
+    /// Whether no fleet ever took the agent: it lives in the operator's own namespace and has no fleet's label.
+    #[must_use]
+    pub fn never_matched(&self) -> bool {
+        self.fleet_label.is_none()
+    }
+
+    /// The epoch of the last claim; 0 before the first.
+    #[must_use]
+    pub fn epoch(&self) -> i64 {
+        self.connection.as_ref().map_or(0, |connection| connection.epoch)
+    }
+}
+
+/// The object as the watch reads it: only what a summary is made of, and open to values that a newer version may write.
+pub(super) type ObservedAgent = Object<ObservedSpec, ObservedStatus>;
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ObservedSpec {
+    reoffer: Option<ObservedReoffer>,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ObservedReoffer {
+    requested_at: Option<Time>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ObservedStatus {
+    fleet: Option<String>,
+    connection: Option<ObservedConnection>,
+    revision: Option<ObservedRevision>,
+    #[serde(default)]
+    capabilities: Vec<String>,
+    remote_config: Option<ObservedRemoteConfig>,
+    reoffer: Option<ObservedReoffer>,
+    #[serde(default)]
+    conditions: Vec<Condition>,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ObservedConnection {
+    replica: String,
+    incarnation: String,
+    epoch: i64,
+    since: Time,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ObservedRevision {
+    hash: String,
+    #[serde(rename = "fleetUID")]
+    fleet_uid: String,
+    epoch: i64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ObservedRemoteConfig {
+    offered: Option<String>,
+    last_reported: Option<String>,
+    status: Option<String>,
+    failed: Option<ObservedFailure>,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct ObservedFailure {
+    hash: String,
+}
+
+/// Texts that thousands of agents have in common, kept once.
+#[derive(Debug, Default)]
+pub(super) struct Interner {
+    texts: HashSet<Arc<str>>,
+}
+
+impl Interner {
+    pub(super) fn share(&mut self, text: &str) -> Arc<str> {
+        if let Some(known) = self.texts.get(text) {
+            return Arc::clone(known);
+        }
+        let shared: Arc<str> = text.into();
+        self.texts.insert(Arc::clone(&shared));
+        shared
+    }
+
+    /// Drops the texts that nobody uses any more, such as incarnations of the past.
+    pub(super) fn sweep(&mut self) {
+        self.texts.retain(|text| Arc::strong_count(text) > 1);
+    }
+}
+
+/// The summary of an object; `None` if its name is no instance uid, which only a person can bring about.
+pub(super) fn summarise(agent: ObservedAgent, interner: &mut Interner) -> Option<AgentSummary> {
+    let metadata = &agent.metadata;
+    let uid = named_uid(metadata)?;
+    let status = agent.status.unwrap_or_default();
+    let remote_config = status.remote_config.unwrap_or_default();
+    let mut condition = |kind| summarise_condition(&status.conditions, kind, interner);
+    Some(AgentSummary {
+        uid,
+        matched: condition(ConditionType::Matched),
+        connected: condition(ConditionType::Connected),
+        healthy: condition(ConditionType::Healthy),
+        config_applied: condition(ConditionType::ConfigApplied),
+        failure: failure(&status.conditions),
+        namespace: interner.share(metadata.namespace.as_deref().unwrap_or_default()),
+        object_uid: metadata.uid.as_deref().unwrap_or_default().into(),
+        resource_version: metadata.resource_version.as_deref().unwrap_or_default().into(),
+        generation: metadata.generation.unwrap_or_default(),
+        created: metadata.creation_timestamp.as_ref().map(|time| time.0),
+        fleet_label: metadata
+            .labels
+            .as_ref()
+            .and_then(|labels| labels.get(FLEET_LABEL))
+            .map(|name| interner.share(name)),
+        fleet: status.fleet.as_deref().map(|name| interner.share(name)),
+        connection: status.connection.map(|connection| ConnectionSummary {
+            replica: interner.share(&connection.replica),
+            incarnation: interner.share(&connection.incarnation),
+            epoch: connection.epoch,
+            since: connection.since.0,
+        }),
+        accepts_remote_config: status.capabilities.iter().any(|capability| capability == "AcceptsRemoteConfig"),
+        offered: remote_config.offered.as_deref().and_then(written::bytes),
+        last_reported: remote_config.last_reported.as_deref().and_then(written::bytes),
+        state: remote_config.status.as_deref().and_then(written::read_state),
+        failed: remote_config.failed.and_then(|failed| written::bytes(&failed.hash)),
+        revision: status.revision.map(|revision| RevisionSummary {
+            hash: interner.share(&revision.hash),
+            fleet_uid: interner.share(&revision.fleet_uid),
+            epoch: revision.epoch,
+        }),
+        reoffer_requested: requested_at(agent.spec.reoffer.as_ref()),
+        reoffer_granted: requested_at(status.reoffer.as_ref()),
+    })
+}
+
+/// The agent that an object is named after; only the canonical text counts, so that one agent has one name.
+pub(super) fn named_uid(metadata: &ObjectMeta) -> Option<InstanceUid> {
+    let name = metadata.name.as_deref()?;
+    InstanceUid::from_name(name).filter(|uid| uid.to_string() == name)
+}
+
+fn requested_at(reoffer: Option<&ObservedReoffer>) -> Option<Timestamp> {
+    reoffer?.requested_at.as_ref().map(|time| time.0)
+}
+
+fn summarise_condition(
+    conditions: &[Condition],
+    kind: ConditionType,
+    interner: &mut Interner,
+) -> Option<ConditionSummary> {
+    find(conditions, kind).map(|condition| ConditionSummary {
+        verdict: verdict(condition),
+        reason: interner.share(&condition.reason),
+        since: condition.last_transition_time.0,
+    })
+}
+
+fn verdict(condition: &Condition) -> Verdict {
+    [Verdict::True, Verdict::False]
+        .into_iter()
+        .find(|verdict| verdict.as_str() == condition.status)
+        .unwrap_or(Verdict::Unknown)
+}
+
+fn failure(conditions: &[Condition]) -> Option<Box<str>> {
+    let condition = find(conditions, ConditionType::ConfigApplied)?;
+    (verdict(condition) == Verdict::False && !condition.message.is_empty())
+        .then(|| condition.message[..condition.message.floor_char_boundary(FAILURE_LIMIT)].into())
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    pub(in crate::agents) const UID: &str = "01900000-0000-7000-8000-000000000001";
+
+    pub(in crate::agents) fn observed(name: &str, namespace: &str, status: Value) -> ObservedAgent {
+        serde_json::from_value(json!({
+            "apiVersion": "opamp.dev/v1alpha1",
+            "kind": "Agent",
+            "metadata": {
+                "name": name,
+                "namespace": namespace,
+                "uid": "object-uid",
+                "resourceVersion": "17",
+                "generation": 2,
+                "creationTimestamp": "2026-11-29T12:00:00Z",
+                "labels": {"opamp.dev/fleet": "edge", "team": "shop"},
+            },
+            "spec": {"reoffer": {"requestedAt": "2026-11-29T14:00:00Z"}},
+            "status": status,
+        }))
+        .expect("an Agent")
+    }
+
+    fn time(text: &str) -> Timestamp {
+        text.parse().expect("a time")
+    }
+
+    #[test]
+    fn a_summary_has_what_owners_counters_and_retention_ask_for() {
+        let status = json!({
+            "observedGeneration": 2,
+            "fleet": "edge",
+            "connection": {"transport": "Carrier pigeon", "replica": "opamp-1", "incarnation": "ab12", "epoch": 4,
+                "since": "2026-11-29T12:30:00Z"},
+            "revision": {"hash": "3f9a1c2b07", "fleetUID": "fleet-uid", "epoch": 9},
+            "capabilities": ["ReportsStatus", "AcceptsRemoteConfig", "Bit40"],
+            "remoteConfig": {"offered": "aa01", "lastReported": "aa02", "status": "Failed", "failed": {"hash": "aa03"}},
+            "reoffer": {"requestedAt": "2026-11-29T13:00:00Z"},
+            "conditions": [
+                {"type": "Connected", "status": "False", "reason": "ConnectionClosed", "message": "",
+                    "lastTransitionTime": "2026-11-29T12:40:00Z"},
+                {"type": "ConfigApplied", "status": "False", "reason": "ConfigFailed", "message": "no such exporter",
+                    "lastTransitionTime": "2026-11-29T12:35:00Z"},
+            ],
+        });
+        let summary = summarise(observed(UID, "telemetry", status), &mut Interner::default()).expect("a summary");
+        let connection = summary.connection.clone().expect("claimed");
+        assert_eq!((&*connection.replica, &*connection.incarnation, connection.epoch), ("opamp-1", "ab12", 4));
+        assert_eq!((summary.fleet.as_deref(), summary.fleet_label.as_deref()), (Some("edge"), Some("edge")));
+        assert_eq!((&*summary.namespace, &*summary.resource_version, summary.generation), ("telemetry", "17", 2));
+        assert_eq!(summary.created, Some(time("2026-11-29T12:00:00Z")));
+        assert!(!summary.is_connected());
+        assert_eq!(summary.connected.map(|connected| connected.since), Some(time("2026-11-29T12:40:00Z")));
+        assert!(summary.accepts_remote_config);
+        assert_eq!(summary.offered.as_deref(), Some(&[0xaa, 1][..]));
+        assert_eq!(summary.last_reported.as_deref(), Some(&[0xaa, 2][..]));
+        assert_eq!(summary.failed.as_deref(), Some(&[0xaa, 3][..]));
+        assert_eq!(summary.state, Some(RemoteConfigState::Failed));
+        assert_eq!(summary.failure.as_deref(), Some("no such exporter"));
+        assert_eq!(summary.reoffer_requested, Some(time("2026-11-29T14:00:00Z")));
+        assert_eq!(summary.reoffer_granted, Some(time("2026-11-29T13:00:00Z")));
+        assert_eq!(summary.healthy, None);
+    }
+
+    #[test]
+    fn an_object_without_status_or_with_another_name_does_no_harm() {
+        let mut interner = Interner::default();
+        let fresh = observed(UID, "telemetry", json!({"observedGeneration": -1}));
+        let summary = summarise(fresh, &mut interner).expect("a summary");
+        assert_eq!((summary.epoch(), summary.is_connected(), summary.state), (0, false, None));
+        for name in ["collector", "01900000000070008000000000000001", "01900000-0000-7000-8000-00000000000A"] {
+            assert!(summarise(observed(name, "telemetry", json!({})), &mut interner).is_none(), "{name}");
+        }
+    }
+
+    #[test]
+    fn texts_in_common_are_kept_once() {
+        let mut interner = Interner::default();
+        let first = interner.share("opamp-operator-0");
+        assert!(Arc::ptr_eq(&first, &interner.share("opamp-operator-0")));
+        drop(first);
+        interner.sweep();
+        assert!(interner.texts.is_empty());
+    }
+}

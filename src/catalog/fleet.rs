@@ -1,0 +1,241 @@
+//! A fleet as replicas serve it: whom it takes, and what it offers.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::{
+    offers::LoadedRevision,
+    threshold::{Bucket, NoThreshold, Threshold},
+};
+use crate::{
+    api::{
+        agent_fleet::{AgentFleet, EffectiveConfigDetail, EnrollmentMethod},
+        selector::AttributeSelector,
+    },
+    opamp::{InstanceUid, identity::Identity, record::Attributes},
+};
+
+/// What the operator as a whole permits, whatever fleets ask for.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Policy {
+    /// Where agents without a credential may join.
+    pub anonymous: AnonymousNamespaces,
+    /// Whether files from Secrets may go over this listener.
+    pub secrets: SecretContent,
+}
+
+/// Where fleets may list `Anonymous`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum AnonymousNamespaces {
+    /// Everywhere.
+    All,
+    /// In these namespaces.
+    Listed(BTreeSet<String>),
+}
+
+impl Default for AnonymousNamespaces {
+    fn default() -> Self {
+        Self::Listed(BTreeSet::new())
+    }
+}
+
+impl FromIterator<String> for AnonymousNamespaces {
+    /// From the words of the command line; `*` is everywhere.
+    fn from_iter<I: IntoIterator<Item = String>>(namespaces: I) -> Self {
+        let listed: BTreeSet<String> = namespaces.into_iter().collect();
+        if listed.contains("*") { Self::All } else { Self::Listed(listed) }
+    }
+}
+
+impl AnonymousNamespaces {
+    /// Whether fleets of this namespace may take agents without a credential.
+    #[must_use]
+    pub fn permit(&self, namespace: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Listed(listed) => listed.contains(namespace),
+        }
+    }
+}
+
+/// Whether content that came from Secrets may be offered.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum SecretContent {
+    /// The connection protects it, or somebody said that it need not.
+    Offered,
+    /// Agents are served over plain text: it would be readable on the way.
+    #[default]
+    Withheld,
+}
+
+/// A fleet in the catalog.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FleetEntry {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its `metadata.uid`.
+    pub uid: String,
+    /// The highest wins where several fleets select an agent.
+    pub priority: i32,
+    /// The oldest wins where priorities are equal.
+    pub created: Timestamp,
+    /// Which agents belong to it.
+    pub selector: AttributeSelector,
+    /// The ways into it.
+    pub methods: Vec<EnrollmentMethod>,
+    /// What is kept of its members' effective configurations.
+    pub effective_config: EffectiveConfigDetail,
+    /// What its members are given.
+    pub offering: Offering,
+}
+
+/// What a fleet gives its members.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Offering {
+    /// It has no revision yet.
+    NoRevision,
+    /// It has one that this replica has not read yet. It lasts for moments after a start, unless the revision's Secret
+    /// is gone or unreadable.
+    NotLoaded,
+    /// Everything that its status names, loaded.
+    Revisions(Revisions),
+}
+
+/// The revisions that a fleet's status names.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Revisions {
+    /// What members have whose bucket is not below the threshold.
+    pub current: Option<Arc<LoadedRevision>>,
+    /// What the others have.
+    pub update: Option<Arc<LoadedRevision>>,
+    /// How far the update has come.
+    pub threshold: Threshold,
+    /// Grows with every decision about what members get.
+    pub epoch: i64,
+}
+
+impl Revisions {
+    /// The revision of one member. It is always one of the two.
+    #[must_use]
+    pub fn of(&self, uid: &InstanceUid, fleet_uid: &str) -> Option<&Arc<LoadedRevision>> {
+        match &self.update {
+            Some(update) if self.threshold == Threshold::All => Some(update),
+            Some(update) if self.threshold.admits(Bucket::of(uid, fleet_uid, &update.hash().short())) => Some(update),
+            Some(_) | None => self.current.as_ref(),
+        }
+    }
+}
+
+/// The revisions that a fleet's status names, before they are loaded.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct NamedRevisions {
+    /// The short hash of the current one.
+    pub current: Option<String>,
+    /// The short hash of the one that members are moved to.
+    pub update: Option<String>,
+    /// How far that is.
+    pub threshold: Threshold,
+    /// Grows with every decision.
+    pub epoch: i64,
+}
+
+impl NamedRevisions {
+    /// A fleet without a status.
+    pub const NONE: Self = Self { current: None, update: None, threshold: Threshold::All, epoch: 0 };
+
+    /// Reads a fleet's status.
+    pub fn of(fleet: &AgentFleet) -> Result<Self, NoThreshold> {
+        let Some(status) = &fleet.status else {
+            return Ok(Self::NONE);
+        };
+        let (threshold, epoch) = match &status.rollout {
+            Some(rollout) => (rollout.threshold.parse()?, rollout.epoch),
+            None => (Threshold::All, 0),
+        };
+        Ok(Self { current: status.current_revision.clone(), update: status.update_revision.clone(), threshold, epoch })
+    }
+
+    /// The short hashes, without repetition.
+    pub fn hashes(&self) -> impl Iterator<Item = &String> {
+        let update = self.update.as_ref().filter(|update| self.current.as_ref() != Some(update));
+        self.current.iter().chain(update)
+    }
+}
+
+impl FleetEntry {
+    /// The fleet as its author wrote it, with what it offers; `None` for an object that the API server never gave a
+    /// namespace and a uid.
+    #[must_use]
+    pub fn new(fleet: &AgentFleet, offering: Offering) -> Option<Self> {
+        Some(Self {
+            namespace: fleet.namespace()?,
+            name: fleet.name_any(),
+            uid: fleet.uid()?,
+            priority: fleet.spec.priority,
+            created: fleet.creation_timestamp().map_or(Timestamp::MAX, |time| time.0),
+            selector: fleet.spec.selector.clone(),
+            methods: fleet.spec.enrollment.methods.clone(),
+            effective_config: fleet.spec.effective_config,
+            offering,
+        })
+    }
+
+    /// Whether this identity may join, whatever its attributes.
+    #[must_use]
+    pub fn admits(&self, identity: &Identity, policy: &Policy) -> bool {
+        match identity {
+            Identity::Anonymous => {
+                self.methods.contains(&EnrollmentMethod::Anonymous) && policy.anonymous.permit(&self.namespace)
+            }
+        }
+    }
+
+    /// Whether an agent with these attributes belongs to it.
+    #[must_use]
+    pub fn selects(&self, attributes: &Attributes) -> bool {
+        self.selector.matches(|key| attributes.get(key))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn anonymous_agents_join_where_they_are_permitted() {
+        for (flag, namespace, expected) in [
+            (&["telemetry"][..], "telemetry", true),
+            (&["telemetry"], "other", false),
+            (&["telemetry", "*"], "other", true),
+            (&[], "telemetry", false),
+        ] {
+            let namespaces: AnonymousNamespaces = flag.iter().map(|word| (*word).to_owned()).collect();
+            assert_eq!(namespaces.permit(namespace), expected, "{flag:?}, {namespace}");
+        }
+    }
+
+    fn named(status: serde_json::Value) -> Result<NamedRevisions, NoThreshold> {
+        let mut fleet = AgentFleet::new("edge", serde_json::from_value(json!({"selector": {}})).unwrap());
+        fleet.status = serde_json::from_value(status).unwrap();
+        NamedRevisions::of(&fleet)
+    }
+
+    #[test]
+    fn a_status_names_its_revisions_once_each() {
+        let rollout = json!({"phase": "Completed", "epoch": 3, "threshold": "0x10"});
+        let both = named(json!({"currentRevision": "a", "updateRevision": "b", "rollout": rollout})).unwrap();
+        assert_eq!((both.threshold, both.epoch), (Threshold::Below(16), 3));
+        assert_eq!(both.hashes().collect::<Vec<_>>(), ["a", "b"]);
+        let same = named(json!({"currentRevision": "a", "updateRevision": "a"})).unwrap();
+        assert_eq!(same.hashes().collect::<Vec<_>>(), ["a"]);
+        assert_eq!(named(json!(null)).unwrap().hashes().count(), 0);
+        let broken = json!({"phase": "Completed", "epoch": 3, "threshold": "half"});
+        assert_eq!(named(json!({"rollout": broken})), Err(NoThreshold));
+    }
+}

@@ -1,0 +1,428 @@
+//! What a replica knows of fleets and revisions, and which revisions it still has to read. No client, no clock.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use kube::{Resource, ResourceExt, core::DeserializeGuard, runtime::watcher::Event};
+
+use super::{
+    fleet::{FleetEntry, NamedRevisions, Offering, Revisions},
+    offers::LoadedRevision,
+    stored::revision_secret_name,
+};
+use crate::api::agent_fleet::AgentFleet;
+
+/// A fleet as it comes from the API server: perhaps written by a later version of the operator, with values that this
+/// one does not know. One such object must not end the watch for all.
+pub type GuardedFleet = DeserializeGuard<AgentFleet>;
+
+/// Namespace and name of a fleet.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct FleetKey {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// A revision that a fleet's status names.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct RevisionKey {
+    /// The fleet that names it.
+    pub fleet: FleetKey,
+    /// That fleet's uid: another fleet of its name has other revisions.
+    pub fleet_uid: String,
+    /// The first 10 hexadecimal digits of its hash.
+    pub short_hash: String,
+}
+
+impl RevisionKey {
+    /// The Secret that holds it, in the fleet's namespace.
+    #[must_use]
+    pub fn secret_name(&self) -> String {
+        revision_secret_name(&self.fleet_uid, &self.short_hash)
+    }
+}
+
+/// A revision was read under a name that is not its own.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("it is not the revision that the fleet's status names")]
+pub struct NotTheNamedOne;
+
+/// Fleets, the revisions that they name, and those that are loaded.
+///
+/// Selectors, priorities and methods of a fleet count at once. What it offers changes only when everything that its
+/// status names is loaded: until then its members are served as before.
+#[derive(Debug, Default)]
+pub struct Library {
+    fleets: BTreeMap<FleetKey, Holding>,
+    /// By the scope that is being listed: what was seen so far.
+    listing: BTreeMap<usize, BTreeSet<FleetKey>>,
+    /// Scopes that were listed in full at least once.
+    listed: BTreeSet<usize>,
+    changed: bool,
+}
+
+#[derive(Debug)]
+struct Holding {
+    scope: usize,
+    resource_version: Option<String>,
+    entry: Arc<FleetEntry>,
+    named: NamedRevisions,
+    /// Whole hashes from the status: what a revision must be to count as the one that is named.
+    recorded: Vec<String>,
+    loaded: BTreeMap<String, Arc<LoadedRevision>>,
+}
+
+impl Library {
+    /// Takes one event of a watch; `scope` tells watches over several namespaces apart.
+    pub fn apply(&mut self, scope: usize, event: Event<GuardedFleet>) {
+        match event {
+            Event::Init => {
+                self.listing.insert(scope, BTreeSet::new());
+            }
+            Event::InitApply(fleet) => {
+                if let (Some(key), Some(seen)) = (key_of(&fleet), self.listing.get_mut(&scope)) {
+                    seen.insert(key);
+                }
+                self.observe(scope, fleet);
+            }
+            Event::InitDone => {
+                let seen = self.listing.remove(&scope).unwrap_or_default();
+                let gone: Vec<_> = self
+                    .fleets
+                    .iter()
+                    .filter(|(key, holding)| holding.scope == scope && !seen.contains(key))
+                    .map(|(key, _)| key.clone())
+                    .collect();
+                for key in gone {
+                    self.forget(&key);
+                }
+                self.listed.insert(scope);
+            }
+            Event::Apply(fleet) => self.observe(scope, fleet),
+            Event::Delete(fleet) => {
+                if let Some(key) = key_of(&fleet) {
+                    self.forget(&key);
+                }
+            }
+        }
+    }
+
+    /// Takes a fleet that was read outside the watch, unless the watch has brought a newer state already.
+    pub fn reread(&mut self, fleet: AgentFleet) {
+        let Some((key, version)) = key_of(&fleet).zip(version_of(fleet.resource_version().as_deref())) else { return };
+        let Some(holding) = self.fleets.get(&key) else { return };
+        if version_of(holding.resource_version.as_deref()).is_some_and(|known| known < version) {
+            self.observe(holding.scope, DeserializeGuard(Ok(fleet)));
+        }
+    }
+
+    /// How many scopes were listed in full at least once.
+    #[must_use]
+    pub fn scopes_listed(&self) -> usize {
+        self.listed.len()
+    }
+
+    /// The revisions that are named and not loaded.
+    #[must_use]
+    pub fn missing(&self) -> BTreeSet<RevisionKey> {
+        let missing_of = |(key, holding): (&FleetKey, &Holding)| {
+            let hashes = holding.named.hashes().filter(|hash| !holding.loaded.contains_key(*hash)).cloned();
+            let (fleet, fleet_uid) = (key.clone(), holding.entry.uid.clone());
+            hashes
+                .map(|short_hash| RevisionKey { fleet: fleet.clone(), fleet_uid: fleet_uid.clone(), short_hash })
+                .collect::<Vec<_>>()
+        };
+        self.fleets.iter().flat_map(missing_of).collect()
+    }
+
+    /// Takes a revision that was read. One that is no longer asked for is dropped.
+    pub fn shelve(&mut self, key: &RevisionKey, revision: Arc<LoadedRevision>) -> Result<(), NotTheNamedOne> {
+        let Some(holding) = self.fleets.get_mut(&key.fleet).filter(|holding| holding.entry.uid == key.fleet_uid) else {
+            return Ok(());
+        };
+        let whole = revision.hash().to_string();
+        let recorded = holding.recorded.iter().find(|hash| hash.starts_with(&key.short_hash));
+        if revision.hash().short() != key.short_hash || recorded.is_some_and(|hash| *hash != whole) {
+            return Err(NotTheNamedOne);
+        }
+        if holding.named.hashes().any(|hash| *hash == key.short_hash) {
+            holding.loaded.insert(key.short_hash.clone(), revision);
+            self.changed |= holding.settle();
+        }
+        Ok(())
+    }
+
+    /// The fleets, if anything about them has changed since the last call.
+    pub fn take_changes(&mut self) -> Option<Vec<Arc<FleetEntry>>> {
+        std::mem::take(&mut self.changed)
+            .then(|| self.fleets.values().map(|holding| Arc::clone(&holding.entry)).collect())
+    }
+
+    fn observe(&mut self, scope: usize, fleet: GuardedFleet) {
+        let Some(key) = key_of(&fleet) else { return };
+        let fleet = match fleet.0 {
+            Ok(fleet) => fleet,
+            Err(invalid) => {
+                tracing::warn!(
+                    namespace = key.namespace,
+                    fleet = key.name,
+                    error = invalid.error,
+                    "the fleet cannot be read, its former state counts"
+                );
+                return;
+            }
+        };
+        let former = self.fleets.remove(&key).filter(|former| Some(&former.entry.uid) == fleet.metadata.uid.as_ref());
+        let Some(mut holding) = Holding::new(scope, &fleet, former.as_ref()) else { return };
+        holding.settle();
+        self.changed |= former.is_none_or(|former| former.entry != holding.entry);
+        self.fleets.insert(key, holding);
+    }
+
+    fn forget(&mut self, key: &FleetKey) {
+        self.changed |= self.fleets.remove(key).is_some();
+    }
+}
+
+impl Holding {
+    /// The fleet as it is now, still offering what the former state of it did.
+    fn new(scope: usize, fleet: &AgentFleet, former: Option<&Self>) -> Option<Self> {
+        let offering = former.map_or(Offering::NotLoaded, |former| former.entry.offering.clone());
+        let entry = FleetEntry::new(fleet, offering)?;
+        let named = NamedRevisions::of(fleet).unwrap_or_else(|error| {
+            tracing::warn!(namespace = entry.namespace, fleet = entry.name, %error, "status.rollout.threshold cannot be read, the former state counts");
+            former.map_or(NamedRevisions::NONE, |former| former.named.clone())
+        });
+        let recorded = fleet.status.iter().flat_map(|status| &status.revisions).map(|record| record.hash.clone());
+        Some(Self {
+            scope,
+            resource_version: fleet.resource_version(),
+            entry: Arc::new(entry),
+            named,
+            recorded: recorded.collect(),
+            loaded: former.map(|former| former.loaded.clone()).unwrap_or_default(),
+        })
+    }
+
+    /// Offers what is named if all of it is loaded, and says whether that is something new.
+    fn settle(&mut self) -> bool {
+        let loaded = |name: &Option<String>| match name {
+            None => Some(None),
+            Some(hash) => self.loaded.get(hash).cloned().map(Some),
+        };
+        let NamedRevisions { current, update, threshold, epoch } = &self.named;
+        let offering = match (loaded(current), loaded(update)) {
+            (Some(None), Some(None)) => Offering::NoRevision,
+            (Some(current), Some(update)) => {
+                Offering::Revisions(Revisions { current, update, threshold: *threshold, epoch: *epoch })
+            }
+            (None, _) | (_, None) => match &self.entry.offering {
+                former @ Offering::Revisions(_) => former.clone(),
+                Offering::NoRevision | Offering::NotLoaded => Offering::NotLoaded,
+            },
+        };
+        self.loaded.retain(|hash, _| self.named.hashes().any(|named| named == hash));
+        if self.entry.offering == offering {
+            return false;
+        }
+        Arc::make_mut(&mut self.entry).offering = offering;
+        true
+    }
+}
+
+fn key_of<K: Resource>(object: &K) -> Option<FleetKey> {
+    let metadata = object.meta();
+    Some(FleetKey { namespace: metadata.namespace.clone()?, name: metadata.name.clone()? })
+}
+
+/// Versions of one object are numbers that grow (Kubernetes 1.35 promises it).
+fn version_of(text: Option<&str>) -> Option<u64> {
+    text?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::catalog::revision::{Revision, RevisionEntry, RevisionHash};
+
+    fn loaded(name: &str) -> Arc<LoadedRevision> {
+        let revision = Revision {
+            entries: vec![RevisionEntry {
+                name: name.into(),
+                selector: None,
+                template: crate::api::remote_config::TemplateMode::Disabled,
+                format: crate::api::remote_config::ConfigFormat::Opaque,
+                files: vec![],
+            }],
+        };
+        Arc::new(LoadedRevision::new(revision.hash(), revision))
+    }
+
+    fn short(name: &str) -> String {
+        loaded(name).hash().short()
+    }
+
+    fn fleet(version: u64, status: &Value) -> AgentFleet {
+        serde_json::from_value(json!({
+            "apiVersion": "opamp.dev/v1alpha1", "kind": "AgentFleet",
+            "metadata": {"name": "edge", "namespace": "telemetry", "uid": "uid-1", "resourceVersion": version.to_string()},
+            "spec": {"selector": {}}, "status": status,
+        }))
+        .unwrap()
+    }
+
+    fn offering(current: &str, epoch: i64) -> Value {
+        json!({"currentRevision": short(current), "updateRevision": short(current),
+            "rollout": {"phase": "Completed", "epoch": epoch, "threshold": "All"}})
+    }
+
+    fn guard(fleet: AgentFleet) -> GuardedFleet {
+        DeserializeGuard(Ok(fleet))
+    }
+
+    fn shelve(library: &mut Library, name: &str) -> Result<(), NotTheNamedOne> {
+        let key = library.missing().into_iter().find(|key| key.short_hash == short(name)).expect(name);
+        library.shelve(&key, loaded(name))
+    }
+
+    /// Current revision and epoch of the only fleet.
+    fn served(library: &Library) -> Option<(RevisionHash, i64)> {
+        match &library.fleets.values().next()?.entry.offering {
+            Offering::NoRevision | Offering::NotLoaded => None,
+            Offering::Revisions(revisions) => Some((revisions.current.as_ref()?.hash(), revisions.epoch)),
+        }
+    }
+
+    #[test]
+    fn a_revision_is_asked_for_and_then_served() {
+        let mut library = Library::default();
+        library.apply(0, Event::Apply(guard(fleet(1, &offering("one", 1)))));
+        let missing = library.missing();
+        let secret = missing.first().unwrap();
+        assert_eq!(secret.secret_name(), format!("opamp-revision-uid1-{}", short("one")));
+        assert_eq!(served(&library), None);
+        shelve(&mut library, "one").unwrap();
+        assert_eq!(served(&library), Some((loaded("one").hash(), 1)));
+        assert!(library.missing().is_empty());
+        assert!(library.take_changes().is_some());
+        assert!(library.take_changes().is_none(), "nothing has changed since");
+    }
+
+    #[test]
+    fn the_former_revision_is_served_until_the_next_is_loaded() {
+        let mut library = Library::default();
+        library.apply(0, Event::Apply(guard(fleet(1, &offering("one", 1)))));
+        shelve(&mut library, "one").unwrap();
+        library.apply(0, Event::Apply(guard(fleet(2, &offering("two", 2)))));
+        assert_eq!(served(&library), Some((loaded("one").hash(), 1)), "the epoch does not run ahead");
+        shelve(&mut library, "two").unwrap();
+        assert_eq!(served(&library), Some((loaded("two").hash(), 2)));
+        library.apply(0, Event::Apply(guard(fleet(3, &offering("one", 3)))));
+        assert_eq!(library.missing().len(), 1, "what is no longer named was let go");
+    }
+
+    #[test]
+    fn a_changed_selector_counts_at_once() {
+        let mut library = Library::default();
+        library.apply(0, Event::Apply(guard(fleet(1, &offering("one", 1)))));
+        shelve(&mut library, "one").unwrap();
+        let mut changed = fleet(2, &offering("two", 2));
+        changed.spec.priority = 9;
+        library.take_changes();
+        library.apply(0, Event::Apply(guard(changed)));
+        let fleets = library.take_changes().unwrap();
+        assert_eq!(fleets[0].priority, 9);
+        assert_eq!(served(&library), Some((loaded("one").hash(), 1)));
+    }
+
+    #[test]
+    fn counters_in_a_status_are_no_change() {
+        let mut library = Library::default();
+        library.apply(0, Event::Apply(guard(fleet(1, &offering("one", 1)))));
+        shelve(&mut library, "one").unwrap();
+        library.take_changes();
+        let mut counted = fleet(2, &offering("one", 1));
+        counted.status.as_mut().unwrap().agents = Some(crate::api::agent_fleet::AgentCounts::default());
+        library.apply(0, Event::Apply(guard(counted)));
+        assert!(library.take_changes().is_none());
+    }
+
+    #[test]
+    fn a_revision_under_a_false_name_is_refused() {
+        let mut library = Library::default();
+        let mut status = offering("one", 1);
+        let forged = format!("{}{}", short("one"), "0".repeat(54));
+        status["revisions"] = json!([{"hash": forged, "createdAt": "2026-01-01T00:00:00Z", "outcome": "Completed"}]);
+        library.apply(0, Event::Apply(guard(fleet(1, &status))));
+        let key = library.missing().pop_first().unwrap();
+        assert_eq!(library.shelve(&key, loaded("other")), Err(NotTheNamedOne), "another hash");
+        assert_eq!(library.shelve(&key, loaded("one")), Err(NotTheNamedOne), "another than the status has on record");
+        assert_eq!(served(&library), None);
+    }
+
+    #[test]
+    fn what_is_not_listed_again_is_gone_and_only_in_its_own_scope() {
+        let mut library = Library::default();
+        let mut elsewhere = fleet(1, &json!(null));
+        elsewhere.metadata.namespace = Some("shop".into());
+        library.apply(0, Event::Apply(guard(fleet(1, &json!(null)))));
+        library.apply(1, Event::Apply(guard(elsewhere)));
+        library.apply(0, Event::Init);
+        library.apply(0, Event::InitDone);
+        assert_eq!(library.fleets.keys().map(|key| key.namespace.as_str()).collect::<Vec<_>>(), ["shop"]);
+        assert_eq!(library.scopes_listed(), 1);
+        library.apply(1, Event::Init);
+        library.apply(1, Event::Init);
+        library.apply(1, Event::InitDone);
+        assert!(library.fleets.is_empty());
+        assert_eq!(library.scopes_listed(), 2);
+    }
+
+    #[test]
+    fn a_fleet_that_was_made_anew_inherits_nothing() {
+        let mut library = Library::default();
+        library.apply(0, Event::Apply(guard(fleet(1, &offering("one", 1)))));
+        shelve(&mut library, "one").unwrap();
+        let mut anew = fleet(2, &json!(null));
+        anew.metadata.uid = Some("uid-2".into());
+        library.apply(0, Event::Apply(guard(anew)));
+        assert_eq!(served(&library), None);
+    }
+
+    #[test]
+    fn an_object_that_cannot_be_read_leaves_the_former_state() {
+        let mut library = Library::default();
+        library.apply(0, Event::Apply(guard(fleet(1, &offering("one", 1)))));
+        shelve(&mut library, "one").unwrap();
+        let unreadable: GuardedFleet = serde_json::from_value(json!({
+            "apiVersion": "opamp.dev/v1alpha1", "kind": "AgentFleet",
+            "metadata": {"name": "edge", "namespace": "telemetry"}, "spec": {"selector": 1},
+        }))
+        .unwrap();
+        library.apply(0, Event::Init);
+        library.apply(0, Event::InitApply(unreadable));
+        library.apply(0, Event::InitDone);
+        assert_eq!(served(&library), Some((loaded("one").hash(), 1)));
+        let mut half = offering("two", 2);
+        half["rollout"]["threshold"] = json!("half");
+        library.apply(0, Event::Apply(guard(fleet(2, &half))));
+        assert_eq!(served(&library), Some((loaded("one").hash(), 1)));
+    }
+
+    #[test]
+    fn what_is_read_outside_the_watch_never_goes_back() {
+        let mut library = Library::default();
+        library.apply(0, Event::Apply(guard(fleet(5, &offering("one", 1)))));
+        shelve(&mut library, "one").unwrap();
+        library.reread(fleet(4, &json!(null)));
+        assert_eq!(served(&library), Some((loaded("one").hash(), 1)));
+        library.reread(fleet(6, &json!(null)));
+        assert_eq!(served(&library), None);
+    }
+}

@@ -1,0 +1,198 @@
+//! The command line: what can be said, and what it means. Nothing here acts.
+
+use std::{collections::BTreeSet, net::SocketAddr};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// `AgentFleet` is to telemetry agents what `Deployment` is to pods.
+#[derive(Debug, Parser)]
+#[command(name = "opamp-operator", disable_version_flag = true, max_term_width = 100)]
+pub struct CommandLine {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the operator: the OpAMP server and the controllers
+    #[command(
+        long_about = "Run the operator: the OpAMP server and the controllers.\n\nThe cluster comes from KUBECONFIG, else \
+                      from the pod's service account. Every flag can be given as an environment variable instead. \
+                      SIGTERM and SIGINT drain connections and end with 0; a wrong value ends with 2, a failure at run \
+                      time with 1."
+    )]
+    Run(Box<RunArguments>),
+    /// Print the custom resource definitions as YAML
+    Crds,
+    /// Print the version
+    Version,
+}
+
+/// What can be set on `opamp-operator run`.
+#[derive(Args, Debug)]
+pub struct RunArguments {
+    /// Address and port of the OpAMP server, for WebSocket and HTTP
+    #[arg(long, env = "OPAMP_OPERATOR_LISTEN", default_value = "0.0.0.0:4320", value_name = "ADDRESS")]
+    pub listen: SocketAddr,
+
+    /// URL path of the OpAMP server
+    #[arg(long, env = "OPAMP_OPERATOR_PATH", default_value = "/v1/opamp", value_parser = url_path)]
+    pub path: String,
+
+    /// Serve agents without TLS
+    #[arg(long, env = "OPAMP_OPERATOR_PLAINTEXT")]
+    pub plaintext: bool,
+
+    /// Offer content that comes from Secrets over plain text elsewhere than on loopback
+    #[arg(long, env = "OPAMP_OPERATOR_PLAINTEXT_SECRETS")]
+    pub plaintext_secrets: bool,
+
+    /// Namespaces whose fleets may list Anonymous, `*` for all [default: the operator's own]
+    #[arg(long, env = "OPAMP_OPERATOR_ANONYMOUS_NAMESPACES", value_delimiter = ',', value_name = "A,B")]
+    pub anonymous_namespaces: Vec<String>,
+
+    /// Address and port of /healthz, /readyz and /metrics
+    #[arg(long, env = "OPAMP_OPERATOR_ADMIN_LISTEN", default_value = "0.0.0.0:8080", value_name = "ADDRESS")]
+    pub admin_listen: SocketAddr,
+
+    /// The operator's own namespace: Leases, unmatched agents [default: `POD_NAMESPACE`, then the kubeconfig's]
+    #[arg(long, env = "OPAMP_OPERATOR_NAMESPACE", value_name = "NAME")]
+    pub namespace: Option<String>,
+
+    /// Watch only these namespaces [default: all]
+    #[arg(long, env = "OPAMP_OPERATOR_NAMESPACES", value_delimiter = ',', value_name = "A,B")]
+    pub namespaces: Vec<String>,
+
+    /// Name of this replica [default: `POD_NAME`, then the host name]
+    #[arg(long, env = "OPAMP_OPERATOR_REPLICA_NAME", value_name = "NAME")]
+    pub replica_name: Option<String>,
+
+    /// Shape of the log lines
+    #[arg(long, env = "OPAMP_OPERATOR_LOG_FORMAT", value_enum, ignore_case = true, default_value = "text")]
+    pub log_format: LogFormat,
+
+    /// What is logged: a level, or a filter such as `info,opamp_operator::server=debug`
+    #[arg(long, env = "OPAMP_OPERATOR_LOG_LEVEL", default_value = "info", value_name = "FILTER")]
+    pub log_level: String,
+
+    /// Limits and rates.
+    #[command(flatten)]
+    pub limits: LimitArguments,
+}
+
+/// Limits and rates; each has its reason in `docs/operations.md`.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Limits and rates")]
+pub struct LimitArguments {
+    /// Connections held at once; more wait for a 503
+    #[arg(long, env = "OPAMP_OPERATOR_MAX_CONNECTIONS", default_value_t = 15_000, value_parser = at_least_one)]
+    pub max_connections: usize,
+
+    /// Agent objects in the cluster
+    #[arg(long, env = "OPAMP_OPERATOR_MAX_AGENTS", default_value_t = 10_000, value_parser = at_least_one)]
+    pub max_agents: usize,
+
+    /// Agent objects of agents that no fleet ever selected
+    #[arg(long, env = "OPAMP_OPERATOR_MAX_UNMATCHED_AGENTS", default_value_t = 500)]
+    pub max_unmatched_agents: usize,
+
+    /// Largest message taken from an agent, in bytes after decompression
+    #[arg(long, env = "OPAMP_OPERATOR_MAX_MESSAGE_SIZE", default_value_t = 4 << 20, value_parser = at_least_one)]
+    pub max_message_size: usize,
+
+    /// WebSocket handshakes a second; more wait their turn
+    #[arg(long, env = "OPAMP_OPERATOR_HANDSHAKE_RATE", default_value_t = 1_000, value_parser = at_least_one)]
+    pub handshake_rate: usize,
+
+    /// WebSockets that may be open before their agent has reported
+    #[arg(long, env = "OPAMP_OPERATOR_MAX_SILENT_CONNECTIONS", default_value_t = 2_000, value_parser = at_least_one)]
+    pub max_silent_connections: usize,
+
+    /// Writes to the API server a second
+    #[arg(long, env = "OPAMP_OPERATOR_WRITE_RATE", default_value_t = 50, value_parser = at_least_one)]
+    pub write_rate: usize,
+
+    /// Writes to the API server that may be saved up
+    #[arg(long, env = "OPAMP_OPERATOR_WRITE_BURST", default_value_t = 2_000, value_parser = at_least_one)]
+    pub write_burst: usize,
+
+    /// Seconds of silence after which an HTTP agent counts as disconnected
+    #[arg(long, env = "OPAMP_OPERATOR_HTTP_SILENCE_SECONDS", default_value_t = 300, value_parser = at_least_one)]
+    pub http_silence_seconds: usize,
+}
+
+/// The shape of log lines.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Which namespaces may have fleets that take anyone.
+#[must_use]
+pub fn anonymous_namespaces(given: &[String], own: &str) -> BTreeSet<String> {
+    if given.is_empty() { BTreeSet::from([own.to_owned()]) } else { given.iter().cloned().collect() }
+}
+
+fn url_path(text: &str) -> Result<String, String> {
+    let legal = text.starts_with('/') && text.len() > 1 && !text.contains(['?', '#', ' ']);
+    if legal {
+        Ok(text.trim_end_matches('/').to_owned())
+    } else {
+        Err("a path begins with / and has no query, such as /v1/opamp".into())
+    }
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("a whole number, at least 1".into()),
+        Ok(number) => Ok(number),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_of_run_has_an_environment_variable_and_help() {
+        let command = CommandLine::command();
+        let run = command.find_subcommand("run").unwrap();
+        for argument in run.get_arguments().filter(|argument| argument.get_id() != "help") {
+            let name = argument.get_id().as_str();
+            let expected = format!("OPAMP_OPERATOR_{}", name.to_uppercase());
+            assert_eq!(argument.get_env().and_then(|env| env.to_str()), Some(expected.as_str()), "{name}");
+            assert!(argument.get_help().is_some(), "{name} has help");
+        }
+    }
+
+    #[test]
+    fn wrong_values_are_refused_with_a_sentence() {
+        for arguments in [
+            ["opamp-operator", "run", "--listen=nowhere"],
+            ["opamp-operator", "run", "--path=v1"],
+            ["opamp-operator", "run", "--max-agents=0"],
+            ["opamp-operator", "run", "--log-format=xml"],
+        ] {
+            let error = CommandLine::try_parse_from(arguments).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_list_only_the_own_namespace_may_take_anyone() {
+        assert_eq!(anonymous_namespaces(&[], "own"), BTreeSet::from(["own".to_owned()]));
+        assert_eq!(anonymous_namespaces(&["*".into()], "own"), BTreeSet::from(["*".to_owned()]));
+    }
+}

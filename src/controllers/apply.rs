@@ -1,0 +1,147 @@
+//! The writes of a plan: the only place where fleets, RemoteConfigs and revisions are written.
+//!
+//! Every write carries the resourceVersion that the plan was made from, so that a leader which was paused, and does not
+//! know yet that another one leads, loses against whatever that one has written.
+
+use std::{fmt::Debug, time::Duration};
+
+use k8s_openapi::{NamespaceResourceScope, api::core::v1::Secret};
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::{
+    api::{agent_fleet::AgentFleet, remote_config::RemoteConfig},
+    catalog::Revision,
+    events::Publisher,
+    fleets,
+    kubernetes::describe,
+    remote_configs,
+    revisions::inputs::StoredRevision,
+};
+
+/// How long one request may take.
+const REQUEST: Duration = Duration::from_secs(10);
+
+/// Why a plan was not applied in full. It is made anew, from what is there then.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Somebody has written the object since the plan was made, or it is gone.
+    #[error("the object was changed meanwhile")]
+    Outdated,
+    /// The API server refused, or could not be reached.
+    #[error("{}", describe(.0))]
+    Refused(kube::Error),
+    /// It did not answer in time; whether it wrote is not known.
+    #[error("no answer within {} s", REQUEST.as_secs())]
+    Silent,
+    /// A Secret of the revision's name exists, and does not hold the revision.
+    #[error("Secret {0} exists and does not hold the revision that it is named after; delete it")]
+    Occupied(String),
+}
+
+/// Carries out the plan for a fleet; gives the fleet as it is then, if it was written.
+pub async fn apply_fleet(
+    client: &Client,
+    publisher: &Publisher,
+    fleet: &AgentFleet,
+    plan: fleets::plan::Plan,
+) -> Result<Option<AgentFleet>, Error> {
+    let fleets::plan::Plan { create, status, obsolete, events } = plan;
+    let namespace = fleet.namespace().unwrap_or_default();
+    // The revision has to exist before the status names it: replicas read it as soon as they see the name.
+    if let Some(secret) = create {
+        create_revision(client, &namespace, &secret).await?;
+    }
+    let written = match status {
+        Some(status) => Some(patch_status(client, fleet, status).await?),
+        None => None,
+    };
+    // Nothing guards a deletion against a fleet that has moved on but a look at that fleet. After the patch, because
+    // the former status may have named them.
+    if !obsolete.is_empty() {
+        if written.is_none() {
+            expect_unchanged(client, fleet).await?;
+        }
+        for stored in obsolete {
+            delete_revision(client, &namespace, stored).await?;
+        }
+    }
+    publisher.publish(&fleet.object_ref(&()), events).await;
+    Ok(written)
+}
+
+/// Carries out the plan for a RemoteConfig; gives the RemoteConfig as it is then, if it was written.
+pub async fn apply_remote_config(
+    client: &Client,
+    publisher: &Publisher,
+    remote_config: &RemoteConfig,
+    plan: remote_configs::plan::Plan,
+) -> Result<Option<RemoteConfig>, Error> {
+    let remote_configs::plan::Plan { status, events } = plan;
+    let written = match status {
+        Some(status) => Some(patch_status(client, remote_config, status).await?),
+        None => None,
+    };
+    publisher.publish(&remote_config.object_ref(&()), events).await;
+    Ok(written)
+}
+
+/// Patches the status of an object as it was read.
+pub(super) async fn patch_status<K>(client: &Client, object: &K, status: Value) -> Result<K, Error>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+{
+    let api: Api<K> = Api::namespaced(client.clone(), &object.namespace().unwrap_or_default());
+    let patch = json!({"metadata": {"resourceVersion": object.resource_version()}, "status": status});
+    within(api.patch_status(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch))).await
+}
+
+async fn create_revision(client: &Client, namespace: &str, secret: &Secret) -> Result<(), Error> {
+    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    match within(api.create(&PostParams::default(), secret)).await {
+        Ok(_) => Ok(()),
+        // Its name is its content: an earlier attempt, or another leader, has made it.
+        Err(Error::Refused(kube::Error::Api(status))) if status.is_already_exists() => {
+            let name = secret.name_any();
+            let found = within(api.get(&name)).await?;
+            let hash = |secret| Revision::from_secret(secret).ok().map(|(hash, _)| hash);
+            if hash(&found) == hash(secret) { Ok(()) } else { Err(Error::Occupied(name)) }
+        }
+        Err(error) => Err(error),
+    }
+}
+
+async fn expect_unchanged(client: &Client, fleet: &AgentFleet) -> Result<(), Error> {
+    let api: Api<AgentFleet> = Api::namespaced(client.clone(), &fleet.namespace().unwrap_or_default());
+    let found = within(api.get(&fleet.name_any())).await?;
+    if found.resource_version() == fleet.resource_version() { Ok(()) } else { Err(Error::Outdated) }
+}
+
+async fn delete_revision(client: &Client, namespace: &str, stored: StoredRevision) -> Result<(), Error> {
+    let StoredRevision { name, uid, version, hash: _, inputs: _ } = stored;
+    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    match within(api.delete(&name, &only_as_seen(Some(uid), Some(version)))).await {
+        Ok(_) | Err(Error::Outdated) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// A deletion that fails if the object is another one, or has changed.
+pub(super) fn only_as_seen(uid: Option<String>, resource_version: Option<String>) -> DeleteParams {
+    DeleteParams { preconditions: Some(Preconditions { uid, resource_version }), ..DeleteParams::default() }
+}
+
+/// A request within its time. A conflict, or an object that is gone, means that the plan is outdated.
+pub(super) async fn within<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Error> {
+    match timeout(REQUEST, request).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(kube::Error::Api(status))) if status.is_conflict() || status.is_not_found() => Err(Error::Outdated),
+        Ok(Err(error)) => Err(Error::Refused(error)),
+        Err(_) => Err(Error::Silent),
+    }
+}

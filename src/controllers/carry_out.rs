@@ -1,0 +1,184 @@
+//! Reads and writes that the leader orders one by one: content of inputs, and chores about Agents.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use futures::{StreamExt as _, stream};
+use jiff::Timestamp;
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{ConfigMap, Secret},
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+
+use super::{
+    Context,
+    apply::{Error, only_as_seen, patch_status, within},
+    chores::{AgentKey, Chore, Due, key},
+};
+use crate::{
+    agents::{orphans, summary::AgentSummary},
+    api::{
+        FLEET_LABEL,
+        agent::{Agent, AgentStatus},
+        condition::{ConditionType, Verdict, find},
+    },
+    catalog::{Assignment, Catalog, Subject},
+    lease::{Holder, Incarnation, presence::Expired},
+    opamp::{InstanceUid, identity::Identity},
+    revisions::{
+        SourceKind,
+        inputs::{Content, Fetched, Source},
+    },
+    status::{difference::difference, recall::recall},
+};
+
+/// Chores under way at the same time.
+const AT_ONCE: usize = 8;
+
+/// Fetches the content of a ConfigMap or Secret.
+pub(super) async fn fetch(client: &Client, source: &Source) -> Fetched {
+    let Source { kind, key } = source;
+    let found = match kind {
+        SourceKind::ConfigMap => {
+            let api: Api<ConfigMap> = Api::namespaced(client.clone(), &key.namespace);
+            within(api.get(&key.name)).await.map(|object| (object.resource_version(), Content::from(object)))
+        }
+        SourceKind::Secret => {
+            let api: Api<Secret> = Api::namespaced(client.clone(), &key.namespace);
+            within(api.get(&key.name)).await.map(|object| (object.resource_version(), Content::from(object)))
+        }
+    };
+    match found {
+        Ok((version, content)) => Fetched::Known { version: version.unwrap_or_default(), content: Arc::new(content) },
+        Err(Error::Outdated) => Fetched::Missing,
+        Err(error @ (Error::Refused(_) | Error::Silent | Error::Occupied(_))) => Fetched::Failed(error.to_string()),
+    }
+}
+
+/// Carries out chores; gives the agents of which nothing is left to be said. What fails is due again.
+pub(super) async fn carry_out(context: Arc<Context>, due: Due) -> Vec<AgentKey> {
+    let Due { chores, gone } = due;
+    let (context, gone) = (&*context, &gone);
+    let done = stream::iter(chores).map(|chore| async move {
+        match chore {
+            Chore::Delete(agent) => noted(&agent, delete(context, &agent).await),
+            Chore::Restate(agent) => noted(&agent, restate(context, &agent, gone).await),
+            Chore::DeleteLease(expired) => {
+                if let Err(error) = delete_lease(context, &expired).await {
+                    tracing::debug!(lease = expired.name, %error, "an expired Lease was not deleted");
+                }
+                None
+            }
+        }
+    });
+    done.buffer_unordered(AT_ONCE).filter_map(|done| async move { done }).collect().await
+}
+
+fn noted(agent: &AgentSummary, outcome: Result<(), Error>) -> Option<AgentKey> {
+    match outcome {
+        Ok(()) => Some(key(agent)),
+        Err(Error::Outdated) => None,
+        Err(error @ (Error::Refused(_) | Error::Silent | Error::Occupied(_))) => {
+            tracing::debug!(uid = %agent.uid, %error, "an agent without a session was not written");
+            None
+        }
+    }
+}
+
+/// A write within the budget that this replica's bridge spends from, too.
+async fn budgeted<T>(context: &Context, request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Error> {
+    context.spend().await;
+    let outcome = within(request).await;
+    context.note(&outcome);
+    outcome
+}
+
+async fn delete(context: &Context, agent: &AgentSummary) -> Result<(), Error> {
+    let api: Api<Agent> = Api::namespaced(context.client.clone(), &agent.namespace);
+    let seen = only_as_seen(Some(agent.object_uid.to_string()), Some(agent.resource_version.to_string()));
+    budgeted(context, api.delete(&agent.uid.to_string(), &seen)).await?;
+    tracing::debug!(uid = %agent.uid, namespace = %agent.namespace, "the object of an agent that is gone was deleted");
+    Ok(())
+}
+
+async fn delete_lease(context: &Context, expired: &Expired) -> Result<(), Error> {
+    let api: Api<Lease> = Api::namespaced(context.client.clone(), &context.namespace);
+    within(api.delete(&expired.name, &only_as_seen(None, Some(expired.version.clone())))).await.map(|_| ())
+}
+
+/// Reads an agent, and says anew what its last owner can no longer say. The read makes sure that there is no owner.
+async fn restate(context: &Context, agent: &AgentSummary, gone: &BTreeSet<Holder>) -> Result<(), Error> {
+    let api: Api<Agent> = Api::namespaced(context.client.clone(), &agent.namespace);
+    let found = within(api.get(&agent.uid.to_string())).await?;
+    let former = found.status.clone().unwrap_or_default();
+    let Some(status) = restated(&agent.uid, &agent.namespace, &former, gone, &context.catalog.load(), Timestamp::now())
+    else {
+        return Ok(());
+    };
+    let found = relabel(context, &api, found, status.fleet.as_deref()).await?;
+    // A status is made of strings, numbers, lists and objects, all of which have a JSON form.
+    let values = serde_json::to_value(&former).ok().zip(serde_json::to_value(&status).ok());
+    let Some(difference) = values.and_then(|(former, status)| difference(&former, &status)) else { return Ok(()) };
+    context.spend().await;
+    let outcome = patch_status(&context.client, &found, difference).await;
+    context.note(&outcome);
+    outcome.map(|_| ())
+}
+
+/// The label follows the fleet that takes the agent, and stays when it is lost. It needs a patch of its own, because a
+/// patch of the status cannot carry it.
+async fn relabel(context: &Context, api: &Api<Agent>, mut found: Agent, fleet: Option<&str>) -> Result<Agent, Error> {
+    let Some(fleet) = fleet.filter(|fleet| found.labels().get(FLEET_LABEL).is_none_or(|label| label != fleet)) else {
+        return Ok(found);
+    };
+    let metadata = json!({"resourceVersion": found.resource_version(), "labels": {FLEET_LABEL: fleet}});
+    let patch = Patch::Merge(json!({"metadata": metadata}));
+    let name = found.name_any();
+    let answer = budgeted(context, api.patch_metadata(&name, &PatchParams::default(), &patch)).await?;
+    found.metadata.resource_version = answer.metadata.resource_version;
+    Ok(found)
+}
+
+/// What the leader says of an agent; `None` while somebody else speaks for it.
+fn restated(
+    uid: &InstanceUid,
+    namespace: &str,
+    former: &AgentStatus,
+    gone: &BTreeSet<Holder>,
+    catalog: &Catalog,
+    now: Timestamp,
+) -> Option<AgentStatus> {
+    let connection = former.connection.as_ref()?;
+    let owner = Holder {
+        replica: connection.replica.clone(),
+        incarnation: Incarnation::from_text(connection.incarnation.as_str()),
+    };
+    let status = if orphans::is_handed_over(former) {
+        former.clone()
+    } else if gone.contains(&owner) {
+        orphans::gone(former, now)
+    } else {
+        return None;
+    };
+    let identity = Identity::parse(&connection.identity)?;
+    let attributes = recall(&status).description;
+    let subject = Subject { uid: *uid, identity: &identity, attributes: attributes.as_ref(), home: Some(namespace) };
+    let is_matched =
+        find(&status.conditions, ConditionType::Matched).is_some_and(|it| it.status == Verdict::True.as_str());
+    Some(match catalog.assign(&subject) {
+        // To another namespace an agent moves only when it returns.
+        Assignment::Matched(fleet, _) if fleet.namespace == namespace => {
+            if is_matched && status.fleet.as_ref() == Some(&fleet.name) {
+                status
+            } else {
+                orphans::taken(&status, &fleet.name, &fleet.uid, now)
+            }
+        }
+        Assignment::Matched(..) | Assignment::Unmatched(_) if is_matched => orphans::lost(&status, now),
+        Assignment::Matched(..) | Assignment::Unmatched(_) => status,
+    })
+}

@@ -1,0 +1,224 @@
+//! What the leader does with a piece of work that is due: observe, plan, hand out the writes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Instant,
+};
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::{
+    apply::{apply_fleet, apply_remote_config},
+    carry_out::{carry_out, fetch},
+    leader::{COUNTING, Done, Leader, ROUNDS, Work, Written, now},
+};
+use crate::{
+    agents::{retention::Kept, summary::AgentSummary},
+    api::{
+        agent_fleet::{AgentFleet, Retention},
+        reasons::FleetReason,
+        remote_config::RemoteConfig,
+    },
+    catalog::stored::revision_secret_name,
+    fleets::{
+        self,
+        census::{Given, count},
+        plan::{Made, Observed},
+    },
+    kubernetes::{Mirror, ObjectKey},
+    remote_configs::{self, plan::Examined},
+    revisions::{
+        Bodies, Inputs, compile,
+        finding::fleet_reasons,
+        inputs::{Fetch, Fetched, Gathered, RETRY},
+        inspect,
+    },
+};
+
+/// Chores that are carried out in one round, so that the next one knows what has changed meanwhile.
+const CHORES_AT_ONCE: usize = 200;
+
+impl Leader {
+    pub(super) fn fleet_due(&mut self, key: ObjectKey) {
+        let Some(watched) = self.fleets.get(&key).cloned() else {
+            self.held_fleets.remove(&key);
+            return;
+        };
+        let now = now();
+        let held = self.held_fleets.entry(key.clone()).or_default();
+        let wait = held.settle.wait(now).map(|wait| now + wait);
+        if let Some(time) = wait.or_else(|| held.not_before(now)) {
+            self.agenda.ask(Work::Fleet(key), time);
+            return;
+        }
+        let fleet = held.latest(&watched);
+        let Some(made) = held.made(now).or_else(|| self.make(&key, &fleet, now)) else { return };
+        let plan = self.plan(&key, &fleet, &made);
+        if plan.is_empty() {
+            return;
+        }
+        self.agenda.begin(Work::Fleet(key.clone()));
+        let (context, publisher) = (Arc::clone(&self.context), self.publisher.clone());
+        self.tasks.spawn(async move {
+            let outcome = apply_fleet(&context.client, &publisher, &fleet, plan).await;
+            Done::Fleet(Written { key, shown: watched.resource_version(), outcome })
+        });
+    }
+
+    /// Makes a fleet's revision; `None` while content has still to be fetched, after which the fleet is due again.
+    fn make(&mut self, key: &ObjectKey, fleet: &AgentFleet, now: Instant) -> Option<Arc<Made>> {
+        let mut remote_configs = BTreeMap::new();
+        let mut bodies = Bodies::new();
+        let (mut unread, mut unreadable) = (false, None);
+        for entry in &fleet.spec.remote_configs {
+            let remote_config = self.inputs.remote_config(&ObjectKey::new(&key.namespace, &entry.name)).cloned();
+            let Some(remote_config) = remote_config else { continue };
+            match self.gather(&remote_config, now) {
+                Gathered::Complete(found) => bodies.extend(found),
+                Gathered::Unread => unread = true,
+                Gathered::Unreadable(why) => unreadable = Some(why),
+            }
+            remote_configs.insert(entry.name.clone(), remote_config);
+        }
+        if unread {
+            return None;
+        }
+        let stale_at = unreadable.as_ref().map(|_| now + RETRY);
+        let made = if let Some(why) = unreadable {
+            Made::Faulty(vec![(FleetReason::Progressing, why)])
+        } else {
+            let secrets = self.context.policy.secrets;
+            let (entries, remote_configs, bodies) = (&fleet.spec.remote_configs, &remote_configs, &bodies);
+            compile(&Inputs { entries, remote_configs, bodies, secrets })
+                .map_or_else(|findings| Made::Faulty(fleet_reasons(&findings)), Made::Revision)
+        };
+        if let Some(time) = stale_at {
+            self.agenda.ask(Work::Fleet(key.clone()), time);
+        }
+        Some(self.held_fleets.entry(key.clone()).or_default().make(made, stale_at))
+    }
+
+    fn plan(&self, key: &ObjectKey, fleet: &AgentFleet, made: &Made) -> fleets::plan::Plan {
+        let uid = fleet.uid().unwrap_or_default();
+        let stored = self.inputs.stored_revisions(&key.namespace, &revision_secret_name(&uid, ""));
+        let observed = Observed {
+            made,
+            stored: &stored,
+            census: &self.census.get(key).cloned().unwrap_or_default(),
+            uncounted: self.uncounted.get(&uid).copied().unwrap_or_default(),
+            policy: &self.context.policy,
+        };
+        fleets::plan::plan(fleet, &observed, Timestamp::now())
+    }
+
+    pub(super) fn remote_config_due(&mut self, key: ObjectKey) {
+        let Some(watched) = self.inputs.remote_config(&key).cloned() else {
+            self.held_remote_configs.remove(&key);
+            return;
+        };
+        let now = now();
+        let held = self.held_remote_configs.entry(key.clone()).or_default();
+        let wait = held.settle.wait(now).map(|wait| now + wait);
+        if let Some(time) = wait.or_else(|| held.not_before(now)) {
+            self.agenda.ask(Work::RemoteConfig(key), time);
+            return;
+        }
+        let remote_config = held.latest(&watched);
+        let Some(examined) = held.made(now).or_else(|| self.examine(&key, &remote_config, now)) else { return };
+        let fleets: Vec<String> = self.fleets_of(&key).into_iter().map(|fleet| fleet.name).collect();
+        let plan = remote_configs::plan::plan(&remote_config, &examined, &fleets, Timestamp::now());
+        if plan.is_empty() {
+            return;
+        }
+        self.agenda.begin(Work::RemoteConfig(key.clone()));
+        let (context, publisher) = (Arc::clone(&self.context), self.publisher.clone());
+        self.tasks.spawn(async move {
+            let outcome = apply_remote_config(&context.client, &publisher, &remote_config, plan).await;
+            Done::RemoteConfig(Written { key, shown: watched.resource_version(), outcome })
+        });
+    }
+
+    /// Checks a RemoteConfig's files; `None` while content has still to be fetched, after which it is due again.
+    fn examine(&mut self, key: &ObjectKey, remote_config: &RemoteConfig, now: Instant) -> Option<Arc<Examined>> {
+        let (examined, stale_at) = match self.gather(remote_config, now) {
+            Gathered::Complete(bodies) => (Examined::Inspected(inspect(&remote_config.spec, &bodies)), None),
+            Gathered::Unread => return None,
+            Gathered::Unreadable(why) => (Examined::Unreadable(why), Some(now + RETRY)),
+        };
+        if let Some(time) = stale_at {
+            self.agenda.ask(Work::RemoteConfig(key.clone()), time);
+        }
+        Some(self.held_remote_configs.entry(key.clone()).or_default().make(examined, stale_at))
+    }
+
+    /// The bodies of a RemoteConfig; what is missing of them is fetched.
+    fn gather(&mut self, remote_config: &RemoteConfig, now: Instant) -> Gathered {
+        for order in self.inputs.order(remote_config, now) {
+            let context = Arc::clone(&self.context);
+            self.tasks.spawn(async move {
+                let outcome = fetch(&context.client, &order.source).await;
+                Done::Fetched(order, outcome)
+            });
+        }
+        self.inputs.bodies(remote_config)
+    }
+
+    /// Content has arrived: whoever waits for it is due, without a further pause.
+    pub(super) fn fetched(&mut self, order: Fetch, outcome: Fetched) {
+        let now = now();
+        let waiting: BTreeSet<ObjectKey> = self.inputs.fetched(order, outcome, now);
+        for key in waiting {
+            for fleet in self.fleets_of(&key) {
+                self.held_fleets.entry(fleet.clone()).or_default().discard();
+                self.agenda.ask(Work::Fleet(fleet), now);
+            }
+            self.held_remote_configs.entry(key.clone()).or_default().discard();
+            self.agenda.ask(Work::RemoteConfig(key), now);
+        }
+    }
+
+    /// Counts all agents, and has the fleets looked at whose numbers have changed.
+    pub(super) fn count(&mut self) {
+        let now = now();
+        self.counted = Some(now);
+        let latest = |key: &ObjectKey, fleet: &Arc<AgentFleet>| {
+            self.held_fleets.get(key).map_or_else(|| Arc::clone(fleet), |held| held.latest(fleet))
+        };
+        let given = self.fleets.iter().map(|(key, fleet)| (key.clone(), Given::by(&latest(key, fleet)))).collect();
+        let agents = self.context.agents.all();
+        let census = count(agents.iter().map(|agent| &**agent), &given, &self.uncounted);
+        let changed = census.iter().filter(|(key, census)| self.census.get(*key) != Some(*census));
+        let changed: Vec<ObjectKey> = changed.map(|(key, _)| key.clone()).collect();
+        changed.into_iter().for_each(|key| self.agenda.ask(Work::Fleet(key), now));
+        self.census = census;
+    }
+
+    /// Looks after agents without a session.
+    pub(super) fn do_chores(&mut self) {
+        let agents = self.context.agents.all();
+        self.housekeeping.look_at(&self.context.catalog.load(), &agents);
+        let fleets = &self.fleets;
+        let kept = |agent: &AgentSummary| kept(fleets, agent);
+        let mut due = self.housekeeping.due(&agents, &mut self.presence, kept, (now(), Timestamp::now()));
+        self.note_uncounted();
+        if due.chores.is_empty() {
+            self.agenda.ask(Work::Chores, now() + ROUNDS);
+            return;
+        }
+        due.chores.truncate(CHORES_AT_ONCE);
+        self.agenda.begin(Work::Chores);
+        self.agenda.ask(Work::Chores, now() + COUNTING);
+        let context = Arc::clone(&self.context);
+        self.tasks.spawn(async move { Done::Chores(carry_out(context, due).await) });
+    }
+}
+
+/// How long the last fleet of an agent wants its object kept. A fleet that is gone says nothing: the default counts.
+fn kept(fleets: &Mirror<Arc<AgentFleet>>, agent: &AgentSummary) -> Kept {
+    let label = agent.fleet_label.as_deref().unwrap_or_default();
+    let fleet = fleets.get(&ObjectKey::new(&*agent.namespace, label));
+    let period = fleet.map_or_else(|| Retention::default().period(), |fleet| fleet.spec.retention.period());
+    period.map_or(Kept::Always, Kept::For)
+}

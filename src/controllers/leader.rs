@@ -1,0 +1,318 @@
+//! The leader at work: one task that owns everything it knows, and hands out writes.
+//!
+//! Events of watches, answers to writes and the clock come in; what is due is planned by pure functions and carried out
+//! in tasks of their own, at most one for each object. Nothing is shared, so nothing is locked.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures::StreamExt as _;
+use kube::core::DeserializeGuard;
+use tokio::{
+    task::JoinSet,
+    time::{self, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Context,
+    agenda::Agenda,
+    apply::Error,
+    chores::{AgentKey, Housekeeping},
+    held::Held,
+    watches::{self, Seen},
+};
+use crate::{
+    api::{agent_fleet::AgentFleet, remote_config::RemoteConfig},
+    events::Publisher,
+    fleets::{census::Census, plan::Made},
+    kubernetes::{Mirror, Moved, ObjectKey, describe_watch},
+    lease::{Presence, Uncounted},
+    remote_configs::plan::Examined,
+    revisions::inputs::{Fetch, Fetched, WatchedInputs},
+};
+
+/// How long writes under way may take once the lead is lost, or the process ends.
+const FAREWELL: Duration = Duration::from_secs(5);
+/// Agents are counted at most this often.
+pub(super) const COUNTING: Duration = Duration::from_secs(1);
+/// How often agents without a session are looked after.
+pub(super) const ROUNDS: Duration = Duration::from_secs(5);
+/// The pause until the watch has shown what made a plan outdated.
+const OUTDATED: Duration = Duration::from_millis(200);
+/// Events that are taken in before anything is planned.
+const EVENTS_AT_ONCE: usize = 256;
+
+/// A piece of work.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) enum Work {
+    /// Bring a RemoteConfig's status up to date.
+    RemoteConfig(ObjectKey),
+    /// Bring a fleet up to date.
+    Fleet(ObjectKey),
+    /// Count the agents of all fleets.
+    Count,
+    /// Look after agents without a session.
+    Chores,
+}
+
+/// What a task has ended with.
+pub(super) enum Done {
+    Fleet(Written<AgentFleet>),
+    RemoteConfig(Written<RemoteConfig>),
+    Fetched(Fetch, Fetched),
+    Chores(Vec<AgentKey>),
+}
+
+/// What became of a write.
+pub(super) struct Written<K> {
+    /// Which object.
+    pub(super) key: ObjectKey,
+    /// The resourceVersion that the watch had shown when it was planned.
+    pub(super) shown: Option<String>,
+    /// The object as it is now, if it was written.
+    pub(super) outcome: Result<Option<K>, Error>,
+}
+
+/// Everything that the leader knows.
+pub(super) struct Leader {
+    pub(super) context: Arc<Context>,
+    pub(super) publisher: Publisher,
+    pub(super) agenda: Agenda<Work>,
+    pub(super) tasks: JoinSet<Done>,
+    pub(super) inputs: WatchedInputs,
+    pub(super) fleets: Mirror<Arc<AgentFleet>>,
+    pub(super) held_fleets: BTreeMap<ObjectKey, Held<AgentFleet, Made>>,
+    pub(super) held_remote_configs: BTreeMap<ObjectKey, Held<RemoteConfig, Examined>>,
+    pub(super) presence: Presence,
+    pub(super) uncounted: Uncounted,
+    pub(super) census: BTreeMap<ObjectKey, Census>,
+    pub(super) counted: Option<Instant>,
+    pub(super) housekeeping: Housekeeping,
+}
+
+/// How the leader's work ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Ended {
+    /// It was told to stop.
+    Stopped,
+    /// A task of it broke: what it knows cannot be relied upon, and is to be built anew.
+    Broken,
+}
+
+pub(super) fn now() -> Instant {
+    time::Instant::now().into_std()
+}
+
+impl Leader {
+    /// A leader that knows nothing yet.
+    pub(super) fn new(context: Arc<Context>, publisher: Publisher) -> Self {
+        let parts = watches::parts(&context.scope);
+        Self {
+            publisher,
+            agenda: Agenda::default(),
+            tasks: JoinSet::new(),
+            inputs: WatchedInputs::new(&parts),
+            fleets: Mirror::new(parts),
+            held_fleets: BTreeMap::new(),
+            held_remote_configs: BTreeMap::new(),
+            presence: Presence::default(),
+            uncounted: Uncounted::new(),
+            census: BTreeMap::new(),
+            counted: None,
+            housekeeping: Housekeeping::default(),
+            context,
+        }
+    }
+
+    /// Leads until `stop`, then lets writes that are under way end.
+    pub(super) async fn run(mut self, stop: CancellationToken) -> Ended {
+        let watches = watches::open(&self.context.watch_client, &self.context.scope, &self.context.namespace);
+        let mut watches = watches.ready_chunks(EVENTS_AT_ONCE);
+        let mut agents = self.context.agents.generation();
+        let mut catalog = self.context.catalog.generation();
+        self.agenda.ask(Work::Count, now());
+        self.agenda.ask(Work::Chores, now());
+        let ended = loop {
+            self.hand_out();
+            let due = self.agenda.next_time().filter(|_| self.knows_enough());
+            let alarm = time::Instant::from_std(due.unwrap_or_else(|| now() + ROUNDS));
+            tokio::select! {
+                () = stop.cancelled() => break Ended::Stopped,
+                Some(seen) = watches.next() => seen.into_iter().for_each(|seen| self.see(seen)),
+                Some(done) = self.tasks.join_next() => match done {
+                    Ok(done) => self.finish(done),
+                    Err(error) => {
+                        tracing::error!(%error, "a task of the leader broke, it begins anew");
+                        break Ended::Broken;
+                    }
+                },
+                Ok(()) = agents.changed() => self.ask_for_count(),
+                Ok(()) = catalog.changed() => self.agenda.ask(Work::Chores, now()),
+                () = time::sleep_until(alarm) => {}
+            }
+        };
+        let farewell = async { while self.tasks.join_next().await.is_some() {} };
+        if timeout(FAREWELL, farewell).await.is_err() {
+            tracing::warn!("writes of the former leader were cut short");
+        }
+        ended
+    }
+
+    /// Whether everything was listed once: before, nothing can be said to be missing.
+    fn knows_enough(&self) -> bool {
+        self.inputs.is_complete()
+            && self.fleets.is_complete()
+            && self.presence.is_listed()
+            && self.context.agents.is_synced()
+            && *self.context.catalog.synced().borrow()
+    }
+
+    fn see(&mut self, seen: Seen) {
+        match seen {
+            Seen::Input(part, event) => {
+                let moved = self.inputs.apply(&part, event);
+                self.inputs_moved(moved);
+            }
+            Seen::Fleet(part, event) => {
+                for moved in self.fleets.apply(&part, event, readable) {
+                    self.fleet_moved(moved);
+                }
+            }
+            Seen::Lease(event) => {
+                self.presence.apply(event, now());
+                self.note_uncounted();
+            }
+            Seen::Broken { kind, error } => {
+                tracing::warn!(kind, error = describe_watch(&error), "a watch is broken, and tried again");
+                // Without a watch nobody can be said to have been silent.
+                self.presence.outage(now());
+            }
+        }
+    }
+
+    fn inputs_moved(&mut self, moved: BTreeSet<ObjectKey>) {
+        let now = now();
+        for key in moved {
+            for fleet in self.fleets_of(&key) {
+                let held = self.held_fleets.entry(fleet.clone()).or_default();
+                held.settle.moved(now);
+                self.agenda.ask(Work::Fleet(fleet), now);
+            }
+            self.held_remote_configs.entry(key.clone()).or_default().settle.moved(now);
+            self.agenda.ask(Work::RemoteConfig(key), now);
+        }
+    }
+
+    /// The fleets that name a RemoteConfig.
+    pub(super) fn fleets_of(&self, remote_config: &ObjectKey) -> Vec<ObjectKey> {
+        let names = |fleet: &AgentFleet| fleet.spec.remote_configs.iter().any(|entry| entry.name == remote_config.name);
+        let all = self.fleets.named(&remote_config.namespace, "");
+        all.filter(|(_, fleet)| names(fleet)).map(|(key, _)| key.clone()).collect()
+    }
+
+    fn fleet_moved(&mut self, moved: Moved<Arc<AgentFleet>>) {
+        let Moved { key, former } = moved;
+        let now = now();
+        let present = self.fleets.get(&key).cloned();
+        let identity = |fleet: &Arc<AgentFleet>| (fleet.metadata.uid.clone(), fleet.metadata.generation);
+        if present.as_ref().map(identity) != former.as_ref().map(identity) {
+            let named = [&former, &present].into_iter().flatten().flat_map(|fleet| &fleet.spec.remote_configs);
+            for entry in named {
+                let remote_config = ObjectKey::new(&key.namespace, &entry.name);
+                self.agenda.ask(Work::RemoteConfig(remote_config), now);
+            }
+            self.held_fleets.entry(key.clone()).or_default().settle.moved(now);
+            self.ask_for_count();
+        }
+        self.agenda.ask(Work::Fleet(key), now);
+    }
+
+    pub(super) fn ask_for_count(&mut self) {
+        let now = now();
+        self.agenda.ask(Work::Count, self.counted.map_or(now, |counted| now.max(counted + COUNTING)));
+    }
+
+    pub(super) fn note_uncounted(&mut self) {
+        let uncounted = self.presence.uncounted(now());
+        if uncounted != self.uncounted {
+            self.uncounted = uncounted;
+            self.ask_for_count();
+        }
+    }
+
+    fn hand_out(&mut self) {
+        if !self.knows_enough() {
+            return;
+        }
+        while let Some(work) = self.agenda.next_due(now()) {
+            match work {
+                Work::RemoteConfig(key) => self.remote_config_due(key),
+                Work::Fleet(key) => self.fleet_due(key),
+                Work::Count => self.count(),
+                Work::Chores => self.do_chores(),
+            }
+        }
+    }
+
+    fn finish(&mut self, done: Done) {
+        match done {
+            Done::Fleet(written) => {
+                let key = written.key.clone();
+                self.agenda.end(&Work::Fleet(key.clone()));
+                let held = self.held_fleets.entry(key.clone()).or_default();
+                let again = conclude("AgentFleet", held, written);
+                self.agenda.ask(Work::Fleet(key), again);
+                self.ask_for_count();
+            }
+            Done::RemoteConfig(written) => {
+                let key = written.key.clone();
+                self.agenda.end(&Work::RemoteConfig(key.clone()));
+                let held = self.held_remote_configs.entry(key.clone()).or_default();
+                let again = conclude("RemoteConfig", held, written);
+                self.agenda.ask(Work::RemoteConfig(key), again);
+            }
+            Done::Fetched(fetch, outcome) => self.fetched(fetch, outcome),
+            Done::Chores(finished) => {
+                self.agenda.end(&Work::Chores);
+                finished.iter().for_each(|agent| self.housekeeping.restated(agent));
+                self.agenda.ask(Work::Chores, now() + COUNTING);
+            }
+        }
+    }
+}
+
+/// An object that this version cannot read leaves its former state in force; a later version may have written it.
+fn readable(object: DeserializeGuard<AgentFleet>) -> Option<Arc<AgentFleet>> {
+    object
+        .0
+        .inspect_err(|error| {
+            let (namespace, name) = (error.metadata.namespace.as_deref(), error.metadata.name.as_deref());
+            tracing::warn!(namespace, name, "an AgentFleet cannot be read, its former state counts");
+        })
+        .ok()
+        .map(Arc::new)
+}
+
+/// Notes what became of a write; says when to look again.
+fn conclude<K: kube::Resource, M>(kind: &str, held: &mut Held<K, M>, written: Written<K>) -> Instant {
+    let Written { key, shown, outcome } = written;
+    let now = now();
+    match outcome {
+        Ok(answer) => {
+            held.applied(shown, answer, now);
+            now
+        }
+        Err(Error::Outdated) => {
+            held.outdated();
+            now + OUTDATED
+        }
+        Err(error @ (Error::Refused(_) | Error::Silent | Error::Occupied(_))) => {
+            tracing::warn!(kind, %key, %error, "a plan was not applied, it is made anew");
+            held.failed(now)
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Everything that runs on the leader only, started and stopped with the lead.
+//!
+//! [`run`] waits for the lead. While this replica has it, [`leader`] owns all that the leader knows: what [`watches`]
+//! show, an [`agenda`] of what is due, and for each object what was [`held`] from the last look. What is to be written
+//! is planned by pure functions of [`crate::fleets`], [`crate::remote_configs`] and [`chores`]; [`apply`] and
+//! [`carry_out`] are the only places that write. With the lead all of that goes: the next term lists and plans anew.
+
+mod agenda;
+mod apply;
+mod carry_out;
+mod chores;
+mod due;
+mod held;
+mod leader;
+mod watches;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kube::Client;
+use tokio::{sync::watch, time};
+use tokio_util::sync::CancellationToken;
+
+use self::leader::{Ended, Leader};
+use crate::{
+    agents::index::AgentIndex,
+    catalog::{CatalogHandle, Policy},
+    events::Publisher,
+    kubernetes::Scope,
+    lease::Leading,
+    status::budget::Budget,
+};
+
+/// What the controllers need of the process around them.
+pub struct Context {
+    /// For requests, without retries of its own.
+    pub client: Client,
+    /// For watches, with their time limits.
+    pub watch_client: Client,
+    /// The namespaces that are served.
+    pub scope: Scope,
+    /// The operator's own namespace, where the Leases are.
+    pub namespace: String,
+    /// The name of this replica, for events.
+    pub replica: String,
+    /// What the command line permits.
+    pub policy: Policy,
+    /// All Agents.
+    pub agents: AgentIndex,
+    /// All fleets as bridges see them, for agents that are not connected.
+    pub catalog: Arc<CatalogHandle>,
+    /// What this replica may write about Agents; its bridge spends from the same.
+    pub budget: Arc<Mutex<Budget>>,
+}
+
+impl Context {
+    /// Waits until the budget has a token, and takes it.
+    async fn spend(&self) {
+        loop {
+            let taken = self.budget.lock().unwrap_or_else(PoisonError::into_inner).take(leader::now());
+            match taken {
+                Ok(()) => return,
+                Err(again) => time::sleep_until(time::Instant::from_std(again)).await,
+            }
+        }
+    }
+
+    /// Tells the budget how the API server took a write.
+    fn note<T>(&self, outcome: &Result<T, apply::Error>) {
+        let mut budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner);
+        match outcome {
+            Err(apply::Error::Refused(kube::Error::Api(status))) if status.code == 429 => {
+                let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+                budget.refused(Some(std::time::Duration::from_secs(seconds.into())), leader::now());
+            }
+            Err(apply::Error::Refused(kube::Error::Api(_)) | apply::Error::Outdated | apply::Error::Occupied(_))
+            | Ok(_) => budget.reached(),
+            Err(apply::Error::Refused(_) | apply::Error::Silent) => budget.unreached(leader::now()),
+        }
+    }
+}
+
+/// Runs the controllers whenever this replica leads, until `shutdown`. Losing the lead stops them and nothing else.
+pub async fn run(context: Arc<Context>, mut leading: watch::Receiver<Leading>, shutdown: CancellationToken) {
+    let publisher = Publisher::new(context.client.clone(), &context.replica);
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            known = becomes(&mut leading, Leading::Yes) => if known == Known::Never { return },
+        }
+        let stop = shutdown.child_token();
+        let term = Leader::new(Arc::clone(&context), publisher.clone()).run(stop.clone());
+        let mut term = std::pin::pin!(term);
+        let ended = tokio::select! {
+            ended = &mut term => ended,
+            _ = becomes(&mut leading, Leading::No) => {
+                stop.cancel();
+                term.await
+            }
+        };
+        match ended {
+            Ended::Stopped => {}
+            // Not at once: what broke it is likely to be there still.
+            Ended::Broken => {
+                let _ = time::timeout(leader::ROUNDS, shutdown.cancelled()).await;
+            }
+        }
+    }
+}
+
+/// Whether it will ever be known again who leads.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Known {
+    /// It became so.
+    Now,
+    /// The election has ended.
+    Never,
+}
+
+/// Waits until this replica leads, or does not. The guard that `wait_for` gives must not outlive a line of a `select!`.
+async fn becomes(leading: &mut watch::Receiver<Leading>, wanted: Leading) -> Known {
+    if leading.wait_for(|leading| *leading == wanted).await.is_ok() { Known::Now } else { Known::Never }
+}

@@ -1,0 +1,142 @@
+//! Events on objects that people write: one for each transition of a condition, never one for each heartbeat.
+//!
+//! Never about single agents: ten thousand of them would be ten thousand writes outside every budget. What must be
+//! current is in a condition; an event only says when it began.
+
+use k8s_openapi::{api::core::v1::ObjectReference, apimachinery::pkg::apis::meta::v1::Condition};
+use kube::{
+    Client,
+    runtime::events::{Event, EventType, Recorder, Reporter},
+};
+
+use crate::api::condition::{ConditionType, Verdict, find};
+
+/// The API server refuses a note of more than 1,024 bytes.
+const NOTE_LIMIT: usize = 1_000;
+
+/// Who the events are from.
+const CONTROLLER: &str = "opamp-operator";
+
+/// The reason of the event when all is well again.
+pub const RECOVERED: &str = "Recovered";
+
+/// Something that began.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Transition {
+    /// Whether somebody should have a look.
+    pub severity: Severity,
+    /// The reason of the condition, or another UpperCamelCase word.
+    pub reason: &'static str,
+    /// In words.
+    pub note: String,
+}
+
+/// Whether somebody should have a look.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Severity {
+    /// Nobody need.
+    Normal,
+    /// Somebody should.
+    Warning,
+}
+
+/// What began between two states of an object, as its condition `Ready` tells: a fault that was not there, or was
+/// another one, or that it is well again. That a new object is well is no event.
+///
+/// `reasons` are the words that the reason of `Ready` may be; another word is no event.
+#[must_use]
+pub fn transition(old: &[Condition], new: &[Condition], reasons: &[&'static str]) -> Option<Transition> {
+    let was = find(old, ConditionType::Ready);
+    let is = find(new, ConditionType::Ready)?;
+    if was.is_some_and(|was| was.status == is.status && was.reason == is.reason) {
+        return None;
+    }
+    if is.status == Verdict::False.as_str() {
+        let reason = reasons.iter().find(|reason| **reason == is.reason)?;
+        return Some(Transition { severity: Severity::Warning, reason, note: is.message.clone() });
+    }
+    was.filter(|was| was.status != is.status)?;
+    Some(Transition { severity: Severity::Normal, reason: RECOVERED, note: is.message.clone() })
+}
+
+/// Where events are published.
+#[derive(Clone)]
+pub struct Publisher {
+    recorder: Recorder,
+}
+
+impl Publisher {
+    /// A publisher on behalf of this replica.
+    #[must_use]
+    pub fn new(client: Client, replica: &str) -> Self {
+        let reporter = Reporter { controller: CONTROLLER.into(), instance: Some(replica.into()) };
+        Self { recorder: Recorder::new(client, reporter) }
+    }
+
+    /// Publishes what began. A failure is noted at debug level only: an event is a convenience, and when somebody has
+    /// deleted one, its repetitions fail for minutes.
+    pub async fn publish(&self, about: &ObjectReference, transitions: Vec<Transition>) {
+        for Transition { severity, reason, note } in transitions {
+            let event = Event {
+                type_: match severity {
+                    Severity::Normal => EventType::Normal,
+                    Severity::Warning => EventType::Warning,
+                },
+                reason: reason.into(),
+                note: Some(cut(note)).filter(|note| !note.is_empty()),
+                action: "Reconcile".into(),
+                secondary: None,
+            };
+            if let Err(error) = self.recorder.publish(&event, about).await {
+                tracing::debug!(error = crate::kubernetes::describe(&error), reason, "an event was not published");
+            }
+        }
+    }
+}
+
+fn cut(mut note: String) -> String {
+    if note.len() > NOTE_LIMIT {
+        note.truncate(note.floor_char_boundary(NOTE_LIMIT - '…'.len_utf8()));
+        note.push('…');
+    }
+    note
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::api::condition::{Finding, merge};
+
+    fn ready(verdict: Verdict, reason: &'static str) -> Vec<Condition> {
+        let finding = Finding { condition: ConditionType::Ready, verdict, reason, message: format!("{reason}.") };
+        merge(&[], vec![finding], Some(1), Timestamp::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn only_what_began_is_an_event() {
+        let clash = || ready(Verdict::False, "FileNameClash");
+        let large = || ready(Verdict::False, "TooLarge");
+        let well = || ready(Verdict::True, "Completed");
+        for (case, old, new, expected) in [
+            ("new and well", vec![], well(), None),
+            ("new and faulty", vec![], clash(), Some((Severity::Warning, "FileNameClash"))),
+            ("still faulty", clash(), clash(), None),
+            ("faulty in another way", clash(), large(), Some((Severity::Warning, "TooLarge"))),
+            ("no longer well", well(), clash(), Some((Severity::Warning, "FileNameClash"))),
+            ("well again", clash(), well(), Some((Severity::Normal, RECOVERED))),
+            ("still well", well(), well(), None),
+        ] {
+            let found = transition(&old, &new, &["FileNameClash", "TooLarge"]);
+            assert_eq!(found.map(|found| (found.severity, found.reason)), expected, "{case}");
+        }
+    }
+
+    #[test]
+    fn a_note_keeps_to_the_limit_of_the_api_server() {
+        for (note, expected) in [("ä".repeat(500), 1_000), ("ä".repeat(501), 999), (String::new(), 0)] {
+            assert_eq!(cut(note).len(), expected);
+        }
+    }
+}

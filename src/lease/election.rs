@@ -1,0 +1,112 @@
+//! Which replica leads.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, Client};
+use tokio::{sync::watch, time};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Holder, RENEWAL, RENEWAL_DEADLINE,
+    hold::{Dress, Hold, Standing},
+};
+
+/// The Lease that makes its holder the leader.
+pub const LEADER_LEASE: &str = "opamp-operator";
+
+/// The pause after a request that failed.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Whether this replica leads.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Leading {
+    /// It does: the controllers run here.
+    Yes,
+    /// It does not.
+    No,
+}
+
+/// The candidate for the lead.
+pub struct Election {
+    hold: Hold,
+    leading: watch::Sender<Leading>,
+    /// When the last successful renewal was begun.
+    renewed: Option<Instant>,
+}
+
+impl Election {
+    /// A candidate for the lead of the operator that lives in this namespace. `client` must have no retries of its own:
+    /// a renewal that comes late is worse than one that failed.
+    #[must_use]
+    pub fn new(client: Client, namespace: &str, me: Holder) -> (Self, watch::Receiver<Leading>) {
+        let (leading, receiver) = watch::channel(Leading::No);
+        let api: Api<Lease> = Api::namespaced(client, namespace);
+        (Self { hold: Hold::new(api, LEADER_LEASE.into(), me), leading, renewed: None }, receiver)
+    }
+
+    /// Stands for election until `shutdown`, then gives the lead up. The controllers should have ended before: what
+    /// they still write afterwards is held back by its resourceVersion only.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        loop {
+            let pause = self.step().await;
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                () = time::sleep(pause) => {}
+            }
+        }
+        self.announce(Leading::No);
+        if let Err(error) = self.hold.release().await {
+            tracing::warn!(%error, "the lead could not be given up; the next leader waits until the Lease expires");
+        }
+    }
+
+    /// One attempt; says how long to pause after it.
+    async fn step(&mut self) -> Duration {
+        let begun = time::Instant::now().into_std();
+        let result = self.hold.step(&Dress::default(), begun).await;
+        let now = time::Instant::now().into_std();
+        match result {
+            Ok(Standing::Held) => {
+                self.renewed = Some(begun);
+                self.announce(Leading::Yes);
+                RENEWAL.saturating_sub(now - begun)
+            }
+            Ok(Standing::Others { until }) => {
+                self.renewed = None;
+                self.announce(Leading::No);
+                until.saturating_duration_since(now).clamp(Duration::from_millis(200), RENEWAL)
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the leader's Lease could not be renewed");
+                self.announce_if_overdue(now);
+                self.until_overdue(now).min(RETRY)
+            }
+        }
+    }
+
+    fn until_overdue(&self, now: Instant) -> Duration {
+        self.renewed.map_or(RETRY, |renewed| (renewed + RENEWAL_DEADLINE).saturating_duration_since(now))
+    }
+
+    fn announce_if_overdue(&mut self, now: Instant) {
+        if self.renewed.is_none_or(|renewed| now >= renewed + RENEWAL_DEADLINE) {
+            self.renewed = None;
+            self.announce(Leading::No);
+        }
+    }
+
+    fn announce(&self, now: Leading) {
+        self.leading.send_if_modified(|leading| {
+            let changed = *leading != now;
+            if changed {
+                match now {
+                    Leading::Yes => tracing::info!("this replica leads"),
+                    Leading::No => tracing::info!("this replica no longer leads"),
+                }
+            }
+            *leading = now;
+            changed
+        });
+    }
+}

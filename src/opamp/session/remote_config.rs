@@ -1,0 +1,133 @@
+//! Whether the remote configuration goes into the message that is being written.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crate::opamp::{
+    messages::AgentCapabilities as Bit,
+    offer::{ConfigHash, Offer, RemoteConfigOffer},
+    record::{AgentRecord, RemoteConfigState},
+};
+
+/// How soon an offer that had no echo is repeated; doubled each time (AMB-24 asks for 30 s or more).
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest wait between two offers of the same hash to an agent that reports but does not take it.
+const LONGEST_PATIENCE: Duration = Duration::from_secs(900);
+
+/// What the offer goes along with.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Occasion {
+    /// The reply to a message that reports a status of the configuration.
+    ReplyToStatus,
+    /// The reply to any other.
+    Reply,
+    /// Nothing: it would be sent by itself.
+    Push,
+}
+
+/// What was offered in this session: since the WebSocket was opened, or since the counter began over HTTP (AMB-24).
+#[derive(Clone, Debug, Default)]
+pub(super) struct RemoteConfigOffers {
+    sent: Option<Sent>,
+    /// A person wants what failed to be offered once more.
+    again: Again,
+    /// The hash that an earlier process knew of, until the agent reports one.
+    remembered: Option<Box<[u8]>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    hash: ConfigHash,
+    times: u32,
+    again_at: Instant,
+}
+
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Again {
+    #[default]
+    No,
+    Once,
+}
+
+impl RemoteConfigOffers {
+    /// A new session: what was sent before may be lost.
+    pub(super) fn begin_session(&mut self) {
+        self.sent = None;
+    }
+
+    /// What an earlier process was told.
+    pub(super) fn remember(&mut self, hash: Vec<u8>) {
+        self.remembered = Some(hash.into());
+    }
+
+    /// The agent has reported a status itself. One that has not failed leaves nothing to be offered again.
+    pub(super) fn reported(&mut self, state: RemoteConfigState) {
+        self.remembered = None;
+        match state {
+            RemoteConfigState::Failed => {}
+            RemoteConfigState::Unset
+            | RemoteConfigState::Applied
+            | RemoteConfigState::Applying
+            | RemoteConfigState::Unknown(_) => self.again = Again::No,
+        }
+    }
+
+    /// Offers what failed once more.
+    pub(super) fn again(&mut self) {
+        self.again = Again::Once;
+    }
+
+    /// The configuration to be sent along, counted as sent. In this order: there must be one, the agent must take any
+    /// (CFG-02), must not have it (CFG-06) nor have reported that it fails (AMB-24), and it must be due.
+    pub(super) fn decide<'o>(
+        &mut self,
+        record: &AgentRecord,
+        offer: &'o Offer,
+        occasion: Occasion,
+        now: Instant,
+    ) -> Option<&'o Arc<RemoteConfigOffer>> {
+        let wanted = offer.remote_config.as_ref()?;
+        if !record.capabilities.has(Bit::AcceptsRemoteConfig) {
+            return None;
+        }
+        if self.again == Again::No {
+            let known = self.known_hash(record);
+            let failed = record.failed_config.as_ref().is_some_and(|failed| failed.hash == wanted.hash.as_bytes());
+            if failed || known == Some(wanted.hash.as_bytes()) || !self.is_due(record, wanted.hash, occasion, now) {
+                return None;
+            }
+        }
+        self.count(wanted.hash, now);
+        Some(wanted)
+    }
+
+    /// The hash that the agent has, as far as anybody knows.
+    fn known_hash<'a>(&'a self, record: &'a AgentRecord) -> Option<&'a [u8]> {
+        record.remote_config.as_ref().map(|report| report.hash.as_slice()).or(self.remembered.as_deref())
+    }
+
+    fn is_due(&self, record: &AgentRecord, hash: ConfigHash, occasion: Occasion, now: Instant) -> bool {
+        let Some(sent) = self.sent.filter(|sent| sent.hash == hash) else { return true };
+        let reports = record.capabilities.has(Bit::ReportsRemoteConfig) && self.known_hash(record).is_some();
+        match occasion {
+            Occasion::ReplyToStatus => true,
+            Occasion::Reply => reports && sent.again_at <= now,
+            Occasion::Push => false,
+        }
+    }
+
+    fn count(&mut self, hash: ConfigHash, now: Instant) {
+        let times = self.sent.filter(|sent| sent.hash == hash).map_or(0, |sent| sent.times);
+        let patience = PATIENCE.saturating_mul(2_u32.saturating_pow(times)).min(LONGEST_PATIENCE);
+        self.sent = Some(Sent { hash, times: times + 1, again_at: now + patience });
+        self.again = Again::No;
+    }
+}
+
+/// Whether the agent's last word is that a configuration failed.
+pub(super) fn has_failed(record: &AgentRecord) -> bool {
+    record.failed_config.is_some()
+        || record.remote_config.as_ref().is_some_and(|report| report.state == RemoteConfigState::Failed)
+}

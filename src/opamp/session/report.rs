@@ -1,0 +1,248 @@
+//! The parts of a message → the record, each replaced whole (CMP-03).
+
+use jiff::Timestamp;
+use sha2::{Digest as _, Sha256};
+
+use super::effects::Changed;
+use crate::opamp::{
+    capabilities::AgentCapabilities,
+    messages::{
+        AgentCapabilities as Bit, AgentToServer, AvailableComponents, ComponentHealth, CustomCapabilities,
+        EffectiveConfig, RemoteConfigStatus, RemoteConfigStatuses,
+    },
+    normalise::{self, EffectiveConfigText},
+    record::{AgentRecord, ComponentsSummary, FailedConfig, RemoteConfigReport, RemoteConfigState},
+};
+
+/// Bytes of a hash that an agent made or echoes.
+const HASH_LIMIT: usize = 64;
+/// Bytes of the reason why a configuration failed.
+const ERROR_LIMIT: usize = 512;
+/// Custom capabilities that are kept, and bytes of each.
+const CUSTOM_LIMIT: usize = 32;
+const CUSTOM_LENGTH_LIMIT: usize = 128;
+
+/// The parts of a report that can be asked for with `ReportFullState`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) struct Parts(u8);
+
+impl Parts {
+    pub(super) const DESCRIPTION: Self = Self(1);
+    const HEALTH: Self = Self(2);
+    const EFFECTIVE_CONFIG: Self = Self(4);
+    pub(super) const REMOTE_CONFIG_STATUS: Self = Self(8);
+
+    /// Those in a message.
+    pub(super) fn of(message: &AgentToServer) -> Self {
+        Self::union([
+            (message.agent_description.is_some(), Self::DESCRIPTION),
+            (message.health.is_some(), Self::HEALTH),
+            (message.effective_config.is_some(), Self::EFFECTIVE_CONFIG),
+            (message.remote_config_status.is_some(), Self::REMOTE_CONFIG_STATUS),
+        ])
+    }
+
+    /// Those that a complete report of such an agent has (AMB-01). Package statuses are not among them: this server
+    /// does not accept them, so an agent must not send them (INT-03).
+    pub(super) fn promised_by(capabilities: AgentCapabilities) -> Self {
+        Self::union([
+            (true, Self::DESCRIPTION),
+            (capabilities.has(Bit::ReportsHealth), Self::HEALTH),
+            (capabilities.has(Bit::ReportsEffectiveConfig), Self::EFFECTIVE_CONFIG),
+            (capabilities.has(Bit::ReportsRemoteConfig), Self::REMOTE_CONFIG_STATUS),
+        ])
+    }
+
+    pub(super) fn contains(self, all: Self) -> bool {
+        self.0 & all.0 == all.0
+    }
+
+    pub(super) fn add(&mut self, more: Self) {
+        self.0 |= more.0;
+    }
+
+    /// Those that are there.
+    fn union(parts: [(bool, Self); 4]) -> Self {
+        let mut union = Self::default();
+        parts.into_iter().filter(|(is_there, _)| *is_there).for_each(|(_, part)| union.add(part));
+        union
+    }
+}
+
+/// What a report brought.
+#[derive(Debug, Default)]
+pub(super) struct Brought {
+    pub(super) changed: Changed,
+    pub(super) effective_config: Option<EffectiveConfigText>,
+    pub(super) novelties: Novelties,
+}
+
+/// What of a report has consequences for the conversation.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Novelties {
+    pub(super) capabilities: Novelty,
+    pub(super) attributes: Novelty,
+    pub(super) components: Novelty,
+}
+
+/// Whether something is other than before.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) enum Novelty {
+    #[default]
+    AsBefore,
+    New,
+}
+
+/// Puts what the message says into the record. Parts that are absent stay as they are (CMP-01).
+pub(super) fn apply(record: &mut AgentRecord, message: AgentToServer, now: Timestamp) -> Brought {
+    let mut brought = Brought::default();
+    let AgentToServer {
+        instance_uid: _,
+        sequence_num: _,
+        agent_description,
+        capabilities,
+        health,
+        effective_config,
+        remote_config_status,
+        package_statuses: _,
+        agent_disconnect: _,
+        flags: _,
+        connection_settings_request: _,
+        custom_capabilities,
+        custom_message: _,
+        available_components,
+        connection_settings_status: _,
+    } = message;
+    if let Some(description) = agent_description {
+        brought.set(
+            &mut record.description,
+            Some(normalise::attributes(&description)),
+            Changed::Details,
+            |novelties| {
+                novelties.attributes = Novelty::New;
+            },
+        );
+    }
+    // Zero is no lawful set of capabilities: it means that they were left out (AMB-08).
+    if capabilities != 0 {
+        let capabilities = AgentCapabilities::from_bits(capabilities);
+        brought.set(&mut record.capabilities, capabilities, Changed::Details, |novelties| {
+            novelties.capabilities = Novelty::New;
+        });
+    }
+    if let Some(health) = health {
+        brought.health(record, &health);
+    }
+    if let Some(config) = effective_config {
+        brought.effective_config(record, config);
+    }
+    if let Some(status) = remote_config_status {
+        brought.remote_config(record, &status, now);
+    }
+    if let Some(custom) = custom_capabilities {
+        brought.set(&mut record.custom_capabilities, custom_names(&custom), Changed::Details, |_| {});
+    }
+    if let Some(components) = available_components {
+        brought.components(record, &components);
+    }
+    brought
+}
+
+impl Brought {
+    fn set<T: PartialEq>(&mut self, place: &mut T, value: T, changed: Changed, note: impl FnOnce(&mut Novelties)) {
+        if *place != value {
+            *place = value;
+            self.changed = self.changed.max(changed);
+            note(&mut self.novelties);
+        }
+    }
+
+    fn health(&mut self, record: &mut AgentRecord, health: &ComponentHealth) {
+        let was_unhealthy = record.health.as_ref().is_some_and(|health| !health.healthy);
+        let changed = if health.healthy || was_unhealthy { Changed::Details } else { Changed::Failure };
+        self.set(&mut record.health, Some(normalise::health(health)), changed, |_| {});
+    }
+
+    fn effective_config(&mut self, record: &mut AgentRecord, config: EffectiveConfig) {
+        let text = EffectiveConfigText { files: config.config_map.unwrap_or_default().config_map };
+        let summary = normalise::summarise(&text);
+        self.set(&mut record.effective_config, Some(summary), Changed::Configuration, |_| {});
+        self.effective_config = Some(text);
+    }
+
+    fn remote_config(&mut self, record: &mut AgentRecord, status: &RemoteConfigStatus, now: Timestamp) {
+        let hash = status.last_remote_config_hash.iter().copied().take(HASH_LIMIT).collect();
+        let mut report = RemoteConfigReport {
+            hash,
+            state: state_of(status.status),
+            error: normalise::shorten(&status.error_message, ERROR_LIMIT),
+            since: now,
+        };
+        if let Some(former) = &record.remote_config
+            && (&former.hash, former.state) == (&report.hash, report.state)
+        {
+            report.since = former.since;
+        }
+        self.failure(record, &report, now);
+        self.set(&mut record.remote_config, Some(report), Changed::Configuration, |_| {});
+    }
+
+    /// What failed is remembered until the agent says that it applied the very same: a supervisor goes back by itself
+    /// and reports the former hash as applied.
+    fn failure(&mut self, record: &mut AgentRecord, report: &RemoteConfigReport, now: Timestamp) {
+        let same = record.failed_config.as_ref().filter(|failed| failed.hash == report.hash);
+        match report.state {
+            RemoteConfigState::Failed if !report.hash.is_empty() => {
+                let at = same.map_or(now, |failed| failed.at);
+                let failed = FailedConfig { hash: report.hash.clone(), error: report.error.clone(), at };
+                self.set(&mut record.failed_config, Some(failed), Changed::Failure, |_| {});
+            }
+            RemoteConfigState::Applied if same.is_some() => {
+                self.set(&mut record.failed_config, None, Changed::Configuration, |_| {});
+            }
+            RemoteConfigState::Unset
+            | RemoteConfigState::Applied
+            | RemoteConfigState::Applying
+            | RemoteConfigState::Failed
+            | RemoteConfigState::Unknown(_) => {}
+        }
+    }
+
+    /// A hash alone keeps the count that belongs to it; a new one drops it (CMPN-02, CMPN-05).
+    fn components(&mut self, record: &mut AgentRecord, reported: &AvailableComponents) {
+        let hash = components_hash(&reported.hash);
+        let count = if reported.components.is_empty() {
+            record.available_components.as_ref().filter(|former| former.hash == hash).and_then(|former| former.count)
+        } else {
+            Some(normalise::count(&reported.components))
+        };
+        if hash.is_empty() && count.is_none() {
+            return;
+        }
+        let is_new = record.available_components.as_ref().is_none_or(|former| former.hash != hash);
+        let summary = ComponentsSummary { hash, count };
+        self.set(&mut record.available_components, Some(summary), Changed::Details, |novelties| {
+            novelties.components = if is_new { Novelty::New } else { Novelty::AsBefore };
+        });
+    }
+}
+
+fn state_of(status: i32) -> RemoteConfigState {
+    match RemoteConfigStatuses::try_from(status) {
+        Ok(RemoteConfigStatuses::Unset) => RemoteConfigState::Unset,
+        Ok(RemoteConfigStatuses::Applied) => RemoteConfigState::Applied,
+        Ok(RemoteConfigStatuses::Applying) => RemoteConfigState::Applying,
+        Ok(RemoteConfigStatuses::Failed) => RemoteConfigState::Failed,
+        Err(_) => RemoteConfigState::Unknown(status),
+    }
+}
+
+/// An endless hash is kept as its own digest: cut, two of them could look the same (CMPN-01).
+fn components_hash(hash: &[u8]) -> Vec<u8> {
+    if hash.len() <= HASH_LIMIT { hash.to_vec() } else { Sha256::digest(hash).to_vec() }
+}
+
+fn custom_names(custom: &CustomCapabilities) -> Vec<String> {
+    let names = custom.capabilities.iter().take(CUSTOM_LIMIT);
+    names.map(|name| normalise::shorten(name, CUSTOM_LENGTH_LIMIT)).collect()
+}

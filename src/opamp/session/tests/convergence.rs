@@ -1,0 +1,381 @@
+//! An honest agent behind a line that loses, repeats and reorders: once the line is good again, the server knows the
+//! truth and the agent has what it is to have, with few more messages.
+
+use proptest::{collection::vec, prelude::*};
+
+use super::*;
+use crate::opamp::{normalise, record::RemoteConfigState};
+
+/// What the agent is and has; it puts what changed since its last message into the next one, and never looks back.
+struct Agent {
+    host: u8,
+    fault: u8,
+    running: String,
+    status: (String, RemoteConfigStatuses),
+    number: u64,
+    owed: Owed,
+    channel: Channel,
+    last_sent: Option<Bytes>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Owed {
+    host: bool,
+    fault: bool,
+    running: bool,
+    status: bool,
+}
+
+const ALL: Owed = Owed { host: true, fault: true, running: true, status: true };
+
+impl Agent {
+    fn new(channel: Channel) -> Self {
+        let status = (String::new(), RemoteConfigStatuses::Unset);
+        Self {
+            host: 0,
+            fault: 0,
+            running: "0".into(),
+            status,
+            number: FIRST_NUMBER,
+            owed: ALL,
+            channel,
+            last_sent: None,
+        }
+    }
+
+    fn fault(&self) -> String {
+        if self.fault == 0 { String::new() } else { format!("fault {}", self.fault) }
+    }
+
+    fn host(&self) -> String {
+        format!("host-{}", self.host)
+    }
+
+    fn speak(&mut self) -> Bytes {
+        let mut message = say(self.number).capable(CAPABLE);
+        let owed = std::mem::take(&mut self.owed);
+        if owed.host {
+            message = message.named(&self.host());
+        }
+        if owed.fault {
+            message = message.health(&self.fault());
+        }
+        if owed.running {
+            message = message.running(&self.running);
+        }
+        if owed.status {
+            message = message.status(&self.status.0, self.status.1);
+        }
+        self.number += 1;
+        let bytes = message.bytes();
+        self.last_sent = Some(bytes.clone());
+        bytes
+    }
+
+    /// A content that begins with `bad` does not work here; after `bad-back` the agent reports what it went back to.
+    fn hear(&mut self, message: &ServerToAgent) {
+        if message.flags & FULL_STATE != 0 {
+            self.owed = ALL;
+        }
+        let Some(content) = content_of(message).filter(|content| *content != self.status.0) else { return };
+        self.owed.status = true;
+        if content.starts_with("bad") {
+            self.status = (content, RemoteConfigStatuses::Failed);
+        } else {
+            self.running.clone_from(&content);
+            self.owed.running = true;
+            self.status = (content, RemoteConfigStatuses::Applied);
+        }
+    }
+
+    /// What a supervisor does after a failure.
+    fn go_back(&mut self) {
+        if self.status.1 == RemoteConfigStatuses::Failed && self.running != "0" {
+            self.status = (self.running.clone(), RemoteConfigStatuses::Applied);
+            self.owed.status = true;
+        }
+    }
+}
+
+/// What happens to a message and to its reply.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    Delivered,
+    Lost,
+    ReplyLost,
+    Twice,
+    Delayed,
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    Rename(u8),
+    Break(u8),
+    Speak(Fate),
+    /// The last message once more, as HTTP clients do when no reply comes.
+    SpeakAgain(Fate),
+    /// A delayed message arrives.
+    Arrive(usize),
+    GoBack,
+    /// Over another channel; the server sees the end of the old socket, or does not.
+    Reconnect(bool, bool),
+    Restart(bool),
+    SayGoodbye(Fate),
+    Offer(u8),
+    Push,
+    Wait(u64),
+    ServerRestart,
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![
+        4 => Just(Fate::Delivered),
+        1 => Just(Fate::Lost),
+        1 => Just(Fate::ReplyLost),
+        1 => Just(Fate::Twice),
+        1 => Just(Fate::Delayed),
+    ]
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        2 => any::<u8>().prop_map(Event::Rename),
+        2 => (0..3_u8).prop_map(Event::Break),
+        10 => fate().prop_map(Event::Speak),
+        2 => fate().prop_map(Event::SpeakAgain),
+        3 => any::<usize>().prop_map(Event::Arrive),
+        1 => Just(Event::GoBack),
+        2 => any::<(bool, bool)>().prop_map(|(http, seen)| Event::Reconnect(http, seen)),
+        1 => any::<bool>().prop_map(Event::Restart),
+        1 => fate().prop_map(Event::SayGoodbye),
+        2 => (0..4_u8).prop_map(Event::Offer),
+        1 => Just(Event::Push),
+        3 => prop_oneof![Just(1_u64), Just(4), Just(30), Just(400)].prop_map(Event::Wait),
+        1 => Just(Event::ServerRestart),
+    ]
+}
+
+/// Each process counts from another number. Where the first messages of one are lost and the next happens to follow
+/// the last of its forerunner, nobody could tell.
+const FIRST_NUMBER: u64 = 1_000_000;
+
+struct World {
+    restarts: u64,
+    stage: Stage,
+    agent: Agent,
+    delayed: Vec<(Channel, Bytes)>,
+    sockets: u64,
+    content: String,
+}
+
+impl World {
+    fn new() -> Self {
+        let mut stage = Stage::new();
+        stage.offer = offering("good-0");
+        Self {
+            restarts: 0,
+            stage,
+            agent: Agent::new(socket(1)),
+            delayed: Vec::new(),
+            sockets: 1,
+            content: "good-0".into(),
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Rename(host) => (self.agent.host, self.agent.owed.host) = (host, true),
+            Event::Break(fault) => (self.agent.fault, self.agent.owed.fault) = (fault, true),
+            Event::Speak(fate) => {
+                let bytes = self.agent.speak();
+                self.send(bytes, fate);
+            }
+            Event::SpeakAgain(fate) => {
+                if let Some(bytes) = self.agent.last_sent.clone() {
+                    self.send(bytes, fate);
+                }
+            }
+            Event::Arrive(index) => {
+                if !self.delayed.is_empty() {
+                    let (channel, bytes) = self.delayed.remove(index % self.delayed.len());
+                    let _ = self.stage.hears_bytes(channel, bytes);
+                    self.react();
+                }
+            }
+            Event::GoBack => self.agent.go_back(),
+            Event::Reconnect(over_http, end_is_seen) => self.reconnect(over_http, end_is_seen),
+            Event::Restart(over_http) => {
+                self.reconnect(over_http, true);
+                self.restarts += 1;
+                (self.agent.number, self.agent.owed) = (FIRST_NUMBER - 1_000 * self.restarts, ALL);
+            }
+            Event::SayGoodbye(fate) => {
+                let message = say(self.agent.number).capable(CAPABLE).goodbye();
+                self.agent.number += 1;
+                self.send(message.bytes(), fate);
+                self.reconnect(self.agent.channel == HTTP, true);
+            }
+            Event::Offer(which) => {
+                self.content = ["good-1", "good-2", "bad-1", "bad-2"][usize::from(which)].into();
+                self.stage.offer = offering(&self.content);
+            }
+            Event::Push => {
+                self.stage.pushed = self.stage.pushes();
+                self.react();
+            }
+            Event::Wait(seconds) => self.wait(seconds),
+            Event::ServerRestart => self.restart_server(),
+        }
+    }
+
+    fn send(&mut self, bytes: Bytes, fate: Fate) {
+        let channel = self.agent.channel;
+        match fate {
+            Fate::Lost => {}
+            Fate::Delayed => self.delayed.push((channel, bytes)),
+            Fate::ReplyLost => {
+                let _ = self.stage.hears_bytes(channel, bytes);
+                self.react();
+            }
+            Fate::Delivered => self.deliver(bytes),
+            Fate::Twice => {
+                self.deliver(bytes.clone());
+                self.deliver(bytes);
+            }
+        }
+    }
+
+    fn deliver(&mut self, bytes: Bytes) {
+        let reply = self.stage.hears_bytes(self.agent.channel, bytes);
+        self.react();
+        self.agent.hear(&reply);
+    }
+
+    /// The line's side of the effects: a living socket answers a ping and hears what is pushed.
+    fn react(&mut self) {
+        loop {
+            for (channel, message) in std::mem::take(&mut self.stage.pushed) {
+                if channel == self.agent.channel {
+                    assert_eq!(message.agent_identification, None, "the agent is the only one there is");
+                    self.agent.hear(&message);
+                }
+            }
+            let Some(pinged) = self.stage.effects.ping.take() else { return };
+            if Channel::WebSocket(pinged) == self.agent.channel {
+                let effects = self.stage.session.pong(pinged);
+                self.stage.note(effects);
+            }
+        }
+    }
+
+    fn reconnect(&mut self, over_http: bool, end_is_seen: bool) {
+        let former = self.agent.channel;
+        self.sockets += 1;
+        self.agent.channel = if over_http { HTTP } else { socket(self.sockets) };
+        if let (Channel::WebSocket(connection), true) = (former, end_is_seen) {
+            self.delayed.retain(|(channel, _)| *channel != former);
+            let effects = self.stage.session.closed(connection, self.stage.now);
+            self.stage.note(effects);
+            self.react();
+        }
+    }
+
+    fn wait(&mut self, seconds: u64) {
+        self.stage.later(seconds);
+        if self.stage.session.deadline().is_some_and(|deadline| deadline <= self.stage.now.instant) {
+            self.stage.pushed = self.stage.expires();
+            self.react();
+        }
+    }
+
+    fn restart_server(&mut self) {
+        let record = self.stage.session.record().clone();
+        let remembered = Remembered {
+            last_reported: record.remote_config.map(|report| (report.hash, report.state)),
+            failed: record.failed_config,
+            description: record.description,
+            available_components: record.available_components,
+        };
+        self.stage.session = Session::new(uid(), Some(remembered));
+        self.delayed.retain(|(channel, _)| *channel == HTTP);
+        self.reconnect(self.agent.channel == HTTP, false);
+    }
+
+    /// One heartbeat interval on a line without faults; whatever the agent has to say, it says at once.
+    fn heartbeat(&mut self) -> usize {
+        self.wait(30);
+        let mut messages = 0;
+        loop {
+            let bytes = self.agent.speak();
+            self.deliver(bytes);
+            self.wait(4);
+            messages += 1;
+            assert!(messages < 10, "an endless exchange (STS-07)");
+            if self.agent.owed == Owed::default() {
+                return messages;
+            }
+        }
+    }
+
+    fn difference(&self) -> Option<String> {
+        let record = self.stage.session.record();
+        let agent = &self.agent;
+        let host = record.description.as_ref().and_then(|description| description.get("host.name"));
+        let fault = record.health.as_ref().map(|health| health.last_error.clone());
+        let running = say(0).running(&agent.running).0.effective_config.unwrap().config_map.unwrap().config_map;
+        let running = normalise::summarise(&normalise::EffectiveConfigText { files: running });
+        let report = record.remote_config.as_ref().map(|report| (report.hash.clone(), report.state));
+        let state = match agent.status.1 {
+            RemoteConfigStatuses::Unset => RemoteConfigState::Unset,
+            RemoteConfigStatuses::Applied => RemoteConfigState::Applied,
+            RemoteConfigStatuses::Applying => RemoteConfigState::Applying,
+            RemoteConfigStatuses::Failed => RemoteConfigState::Failed,
+        };
+        let settled = agent.status.0 == self.content
+            || record.failed_config.as_ref().map(|it| &it.hash) == Some(&hash_of(&self.content));
+        [
+            (host == Some(agent.host().as_str()), "host"),
+            (fault == Some(agent.fault()), "health"),
+            (record.effective_config == Some(running), "effective configuration"),
+            (report == Some((hash_of(&agent.status.0), state)), "status of the configuration"),
+            (settled, "offer"),
+            (self.stage.is_connected(), "connection"),
+        ]
+        .into_iter()
+        .find(|(is_right, _)| !is_right)
+        .map(|(_, what)| what.into())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_history_ends_in_the_truth(events in vec(event(), 0..80)) {
+        let mut world = World::new();
+        for event in events {
+            world.happen(event);
+        }
+        world.delayed.clear();
+        let mut rounds = 0;
+        let mut messages = 0;
+        while let Some(difference) = world.difference() {
+            rounds += 1;
+            // The longest patience of a question or an offer is 15 minutes.
+            prop_assert!(rounds <= 32, "still not right after 16 minutes: {}", difference);
+            messages += world.heartbeat();
+        }
+        prop_assert!(messages <= rounds + 4, "{} messages in {} rounds", messages, rounds);
+        // It stays right, and falls silent but for a question that only a full report ends.
+        let mut questions = 0;
+        for _ in 0..40 {
+            let _ = world.heartbeat();
+            prop_assert_eq!(world.difference(), None);
+            questions += usize::from(world.agent.owed != Owed::default());
+        }
+        prop_assert_eq!(questions, 0);
+        let bytes = world.agent.speak();
+        let reply = world.stage.hears_bytes(world.agent.channel, bytes);
+        prop_assert!(is_acknowledgement(&reply), "{:?}", reply);
+    }
+}

@@ -1,0 +1,111 @@
+//! The digest of a revision's inputs.
+
+use sha2::{Digest, Sha256};
+
+use crate::{
+    api::{
+        remote_config::{ConfigFormat, TemplateMode},
+        selector::{AttributeOperator, AttributeSelector},
+    },
+    catalog::{InputsDigest, Origin, Revision, RevisionEntry},
+};
+
+/// Digests everything that a revision was made from. It is written out by hand and never changes: another version of
+/// the operator, with another canonical form, finds the same digest for the same inputs and leaves agents in peace.
+pub(super) fn digest_of(revision: &Revision) -> InputsDigest {
+    let mut digest = Sha256::new();
+    absorb(&mut digest, &[b"opamp.dev/inputs/v1"]);
+    for entry in &revision.entries {
+        absorb(&mut digest, &[b"entry", entry.name.as_bytes(), template(entry), format(entry)]);
+        if let Some(selector) = &entry.selector {
+            absorb_selector(&mut digest, selector);
+        }
+        for file in &entry.files {
+            let origin: &[u8] = match file.origin {
+                Origin::Inline => b"Inline",
+                Origin::ConfigMap => b"ConfigMap",
+                Origin::Secret => b"Secret",
+            };
+            absorb(&mut digest, &[b"file", file.name.as_bytes(), file.content_type.as_bytes(), origin, &file.body]);
+        }
+    }
+    InputsDigest::from_digest(digest.finalize().into())
+}
+
+fn template(entry: &RevisionEntry) -> &'static [u8] {
+    match entry.template {
+        TemplateMode::Disabled => b"Disabled",
+        TemplateMode::Jinja => b"Jinja",
+    }
+}
+
+fn format(entry: &RevisionEntry) -> &'static [u8] {
+    match entry.format {
+        ConfigFormat::Opaque => b"Opaque",
+        ConfigFormat::OpenTelemetryCollector => b"OpenTelemetryCollector",
+    }
+}
+
+fn absorb_selector(digest: &mut Sha256, selector: &AttributeSelector) {
+    absorb(digest, &[b"selector"]);
+    for (key, value) in &selector.match_attributes {
+        absorb(digest, &[b"attribute", key.as_bytes(), value.as_bytes()]);
+    }
+    for requirement in &selector.match_expressions {
+        let operator: &[u8] = match requirement.operator {
+            AttributeOperator::In => b"In",
+            AttributeOperator::NotIn => b"NotIn",
+            AttributeOperator::Exists => b"Exists",
+            AttributeOperator::DoesNotExist => b"DoesNotExist",
+        };
+        let values = requirement.values.iter().map(String::as_bytes);
+        absorb(
+            digest,
+            &[&b"expression"[..], requirement.key.as_bytes(), operator].into_iter().chain(values).collect::<Vec<_>>(),
+        );
+    }
+}
+
+/// A record: the number of its parts, then each part after its length.
+fn absorb(digest: &mut Sha256, parts: &[&[u8]]) {
+    let length = |length: usize| u64::try_from(length).unwrap_or(u64::MAX).to_be_bytes();
+    digest.update(length(parts.len()));
+    for part in parts {
+        digest.update(length(part.len()));
+        digest.update(part);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_digest_of_the_same_inputs_is_this_for_ever() {
+        let mut expected = Vec::new();
+        let mut record = |parts: &[&str]| {
+            expected.extend_from_slice(&(parts.len() as u64).to_be_bytes());
+            for part in parts {
+                expected.extend_from_slice(&(part.len() as u64).to_be_bytes());
+                expected.extend_from_slice(part.as_bytes());
+            }
+        };
+        record(&["opamp.dev/inputs/v1"]);
+        record(&["entry", "base", "Jinja", "Opaque"]);
+        record(&["selector"]);
+        record(&["attribute", "os.type", "linux"]);
+        record(&["expression", "ring", "NotIn", "a", "b"]);
+        record(&["file", "x.yaml", "text/yaml", "Secret", "body"]);
+        let entry: RevisionEntry = serde_json::from_value(serde_json::json!({
+            "name": "base", "template": "Jinja", "format": "Opaque",
+            "selector": {
+                "matchAttributes": {"os.type": "linux"},
+                "matchExpressions": [{"key": "ring", "operator": "NotIn", "values": ["a", "b"]}],
+            },
+            "files": [{"name": "x.yaml", "contentType": "text/yaml", "origin": "Secret", "body": "Ym9keQ=="}],
+        }))
+        .unwrap();
+        let expected = InputsDigest::from_digest(Sha256::digest(&expected).into());
+        assert_eq!(digest_of(&Revision { entries: vec![entry] }), expected);
+    }
+}

@@ -1,0 +1,160 @@
+//! `/healthz`, `/readyz` and `/metrics`, on a port of their own.
+
+use std::{
+    collections::BTreeSet,
+    convert::Infallible,
+    net::SocketAddr,
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
+
+use http::{HeaderValue, Method, Request, StatusCode, header};
+use http_body_util::Full;
+use hyper::{Response, body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus_client::{encoding::text::encode, registry::Registry};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    task::JoinHandle,
+    time::sleep,
+};
+
+use super::listener::BindError;
+
+/// Connections at a time: probes and a few scrapers.
+const CONNECTIONS: usize = 64;
+
+/// How long an idle connection and the head of a request may take: more than the usual intervals of probes and scrapes
+/// would only keep connections that nobody uses.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// How long accepting rests after an error.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+
+type Reply = Response<Full<bytes::Bytes>>;
+
+/// What the operator still waits for before it is ready. Clones share the same state.
+#[derive(Clone, Debug, Default)]
+pub struct Readiness(Arc<RwLock<BTreeSet<&'static str>>>);
+
+impl Readiness {
+    /// Not ready as long as this is missing; a word or two for people, such as `fleets`.
+    pub fn missing(&self, what: &'static str) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(what);
+    }
+
+    /// This is there now.
+    pub fn obtained(&self, what: &'static str) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(what);
+    }
+
+    /// Whether nothing is missing.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    fn reply(&self) -> Reply {
+        let missing = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        if missing.is_empty() {
+            return plain(StatusCode::OK, "ready\n".into());
+        }
+        let names: Vec<_> = missing.iter().copied().collect();
+        plain(StatusCode::SERVICE_UNAVAILABLE, format!("not ready, missing: {}\n", names.join(", ")))
+    }
+}
+
+/// The admin port; it serves until it is dropped, also while the operator drains.
+#[derive(Debug)]
+pub struct Admin {
+    local: SocketAddr,
+    acceptor: JoinHandle<()>,
+}
+
+impl Admin {
+    /// Listens on `address`.
+    pub async fn bind(address: SocketAddr, readiness: Readiness, registry: Arc<Registry>) -> Result<Self, BindError> {
+        let failed = |source| BindError { address, source };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let local = listener.local_addr().map_err(failed)?;
+        let acceptor = tokio::spawn(accept(listener, readiness, registry));
+        Ok(Self { local, acceptor })
+    }
+
+    /// Where it listens; tells the port if it was to be any.
+    #[must_use]
+    pub fn local_address(&self) -> SocketAddr {
+        self.local
+    }
+}
+
+impl Drop for Admin {
+    fn drop(&mut self) {
+        self.acceptor.abort();
+    }
+}
+
+async fn accept(listener: TcpListener, readiness: Readiness, registry: Arc<Registry>) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let (readiness, registry) = (readiness.clone(), Arc::clone(&registry));
+                tokio::spawn(async move {
+                    serve(stream, readiness, registry).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a connection to the admin port could not be accepted");
+                sleep(ACCEPT_REST).await;
+            }
+        }
+    }
+}
+
+async fn serve(stream: TcpStream, readiness: Readiness, registry: Arc<Registry>) {
+    let service = service_fn(|request: Request<Incoming>| {
+        let reply = answer(request.method(), request.uri().path(), &readiness, &registry);
+        async { Ok::<_, Infallible>(reply) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "a connection to the admin port failed");
+    }
+}
+
+fn answer(method: &Method, path: &str, readiness: &Readiness, registry: &Registry) -> Reply {
+    if method != Method::GET && method != Method::HEAD {
+        return plain(StatusCode::METHOD_NOT_ALLOWED, "use GET\n".into());
+    }
+    match path {
+        // That this is answered at all shows that the runtime turns.
+        "/healthz" => plain(StatusCode::OK, "ok\n".into()),
+        "/readyz" => readiness.reply(),
+        "/metrics" => metrics(registry),
+        _ => plain(StatusCode::NOT_FOUND, "there are /healthz, /readyz and /metrics\n".into()),
+    }
+}
+
+fn metrics(registry: &Registry) -> Reply {
+    let mut text = String::new();
+    if encode(&mut text, registry).is_err() {
+        return plain(StatusCode::INTERNAL_SERVER_ERROR, "the metrics could not be encoded\n".into());
+    }
+    let mut reply = plain(StatusCode::OK, text);
+    let content_type = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+    reply.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    reply
+}
+
+fn plain(status: StatusCode, text: String) -> Reply {
+    let mut reply = Response::new(Full::from(text));
+    *reply.status_mut() = status;
+    reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    reply
+}

@@ -1,0 +1,231 @@
+//! Drives hyper on one connection.
+
+use std::{
+    future::{Future, poll_fn},
+    io,
+    net::SocketAddr,
+    pin::{Pin, pin},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, ready},
+    time::{Duration, Instant},
+};
+
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::{sleep_until, timeout},
+};
+
+use super::{
+    super::{
+        admission::{Slot, Unreported},
+        connection::{Connection, Transport},
+        pacing::TokenBucket,
+        shared::{Shared, now},
+        stream::{Stream, linger},
+        websocket::{self, Conversation, Opened},
+    },
+    router::Router,
+};
+
+/// The most that the head of a request may have, and what hyper buffers of a body: several times the largest of the
+/// usual tokens, and no less than hyper asks for.
+const HEAD_BYTES: usize = 16 << 10;
+
+/// Headers of a request; browsers and proxies send about thirty.
+const HEADERS: usize = 64;
+
+/// Serves a connection until it ends or becomes a WebSocket, which then has a task of its own.
+pub async fn serve<S: Stream>(stream: S, remote: SocketAddr, slot: Slot, shared: Arc<Shared>) {
+    let open = shared.metrics.open(Transport::Http);
+    let progress = Arc::new(Progress::new(&shared, now().instant));
+    let router =
+        Router { shared: Arc::clone(&shared), remote, standing: slot.standing, progress: Arc::clone(&progress) };
+    let io = TokioIo::new(Watched { stream, progress: Arc::clone(&progress), head: shared.limits.head_timeout });
+    let mut connection = http1::Builder::new()
+        // Its only time limit does not tell an idle connection from a half request.
+        .header_read_timeout(None)
+        .max_buf_size(HEAD_BYTES)
+        .max_headers(HEADERS)
+        .serve_connection(io, router);
+    match drive(&mut connection, &progress, &shared).await {
+        Outcome::Done(Ok(())) => {}
+        Outcome::Done(Err(error)) => tracing::debug!(%remote, %error, "an HTTP connection failed"),
+        Outcome::TimedOut => {
+            shared.metrics.timeouts.inc();
+            tracing::debug!(%remote, "an HTTP connection was silent for too long");
+            return;
+        }
+    }
+    let parts = connection.into_parts();
+    let mut stream = parts.io.into_inner().stream;
+    drop(open);
+    let Some(Upgrade { connection, unreported }) = progress.take_upgrade() else {
+        // Whoever does not end in time is cut off.
+        let _ = timeout(shared.limits.close_timeout, linger(&mut stream)).await;
+        return;
+    };
+    let conversation = Conversation::new(Arc::clone(&shared), Arc::clone(&connection), unreported, now());
+    let opened = Opened { stream, early: parts.read_buf, conversation, connection, slot };
+    shared.tasks.spawn(websocket::serve(opened, Arc::clone(&shared)));
+}
+
+/// How hyper's part ended.
+enum Outcome {
+    Done(hyper::Result<()>),
+    TimedOut,
+}
+
+async fn drive<S: Stream>(
+    connection: &mut http1::Connection<TokioIo<Watched<S>>, Router>,
+    progress: &Progress,
+    shared: &Shared,
+) -> Outcome {
+    let mut drain = pin!(shared.drain.started());
+    let mut timer = pin!(sleep_until(now().instant.into()));
+    let mut draining = false;
+    poll_fn(|context| {
+        if !draining && drain.as_mut().poll(context).is_ready() {
+            draining = true;
+            Pin::new(&mut *connection).graceful_shutdown();
+        }
+        if let Poll::Ready(result) = connection.poll_without_shutdown(context) {
+            return Poll::Ready(Outcome::Done(result));
+        }
+        let Some(deadline) = progress.deadline() else { return Poll::Pending };
+        if timer.deadline().into_std() != deadline {
+            timer.as_mut().reset(deadline.into());
+        }
+        timer.as_mut().poll(context).map(|()| Outcome::TimedOut)
+    })
+    .await
+}
+
+/// What a handshake was granted, for when hyper has written its 101.
+pub struct Upgrade {
+    pub connection: Arc<Connection>,
+    pub unreported: Unreported,
+}
+
+/// How far the requests of a connection are; known to the stream, to the router, and to the task that drives both.
+pub struct Progress(Mutex<State>);
+
+struct State {
+    phase: Phase,
+    bucket: TokenBucket,
+    upgrade: Option<Upgrade>,
+}
+
+/// What the connection does, and until when it may.
+enum Phase {
+    /// The head of a request arrives.
+    Head(Instant),
+    /// A request is being answered, within time limits of its own.
+    Busy,
+    /// The response is written, and the next request awaited.
+    Idle(Instant),
+}
+
+impl Progress {
+    fn new(shared: &Shared, now: Instant) -> Self {
+        let limits = &shared.limits;
+        Self(Mutex::new(State {
+            phase: Phase::Head(now + limits.head_timeout),
+            bucket: TokenBucket::new(limits.messages_per_second, limits.message_burst, now),
+            upgrade: None,
+        }))
+    }
+
+    /// A request has its head.
+    pub fn begin(&self) {
+        self.state().phase = Phase::Busy;
+    }
+
+    /// It has its response; the next may take until then.
+    pub fn finish(&self, until: Instant) {
+        self.state().phase = Phase::Idle(until);
+    }
+
+    /// When the next message may be taken, if that is later than now.
+    pub fn pace(&self, now: Instant) -> Option<Instant> {
+        self.state().bucket.take(now)
+    }
+
+    /// The response is a 101.
+    pub fn upgrade(&self, upgrade: Upgrade) {
+        self.state().upgrade = Some(upgrade);
+    }
+
+    fn take_upgrade(&self) -> Option<Upgrade> {
+        self.state().upgrade.take()
+    }
+
+    /// Bytes have arrived: if they are the first of a request, the rest of its head has until then.
+    fn heard(&self, until: Instant) {
+        let mut state = self.state();
+        match state.phase {
+            Phase::Idle(_) => state.phase = Phase::Head(until),
+            Phase::Head(_) | Phase::Busy => {}
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        match self.state().phase {
+            Phase::Head(until) | Phase::Idle(until) => Some(until),
+            Phase::Busy => None,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A stream that tells when something arrives.
+struct Watched<S> {
+    stream: S,
+    progress: Arc<Progress>,
+    head: Duration,
+}
+
+impl<S: Stream> AsyncRead for Watched<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        if buffer.filled().len() > before {
+            self.progress.heard(now().instant + self.head);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: Stream> AsyncWrite for Watched<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}

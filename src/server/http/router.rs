@@ -1,0 +1,253 @@
+//! From a request to its response.
+
+use std::{convert::Infallible, future::Future, net::SocketAddr, pin::Pin, sync::Arc};
+
+use bytes::{Buf, Bytes, buf::Chain};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header, request::Parts};
+use http_body_util::Full;
+use hyper::{Response, body::Incoming, service::Service};
+use tokio::time::sleep_until;
+
+use super::{
+    super::{
+        admission::Standing,
+        connection::Transport,
+        metrics::HandshakeOutcome,
+        shared::{Shared, now},
+        websocket::handshake,
+    },
+    body,
+    coding::{self, Coding},
+    connection::{Progress, Upgrade},
+    rejection::{Overload, Rejection},
+};
+use crate::opamp::{InstanceUid, identity::Identity, session::Outbound};
+
+/// The one media type of OpAMP messages (HTTP-06, HTTP-12).
+const MEDIA_TYPE: &str = "application/x-protobuf";
+
+/// The uid of the message once more, for proxies (HTTP-10).
+const UID_HEADER: &str = "opamp-instance-uid";
+
+/// A response; its body is what is an agent's own and what it shares with others.
+pub type Reply = Response<Full<Chain<Bytes, Bytes>>>;
+
+/// Answers the requests of one connection.
+#[derive(Clone)]
+pub struct Router {
+    pub shared: Arc<Shared>,
+    pub remote: SocketAddr,
+    pub standing: Standing,
+    pub progress: Arc<Progress>,
+}
+
+/// What a request wants.
+#[derive(Debug)]
+enum Route {
+    /// To hand over a message.
+    Message,
+    /// To open a WebSocket, with this answer to its key.
+    WebSocket(HeaderValue),
+}
+
+impl Service<Request<Incoming>> for Router {
+    type Response = Reply;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Reply, Infallible>> + Send>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        self.progress.begin();
+        let router = self.clone();
+        Box::pin(async move {
+            let reply = router.answer(request).await;
+            router.shared.metrics.responded(reply.status().as_u16());
+            router.progress.finish(now().instant + router.shared.limits.keep_alive);
+            Ok(reply)
+        })
+    }
+}
+
+impl Router {
+    async fn answer(&self, request: Request<Incoming>) -> Reply {
+        let (parts, body) = request.into_parts();
+        let opens = parts.method == Method::GET && parts.headers.contains_key(header::UPGRADE);
+        let outcome = match route(&parts, &self.shared.path) {
+            Ok(Route::Message) => self.receive(&parts, body).await,
+            Ok(Route::WebSocket(accept)) => self.open(&parts, accept).await,
+            Err(rejection) => Err(rejection),
+        };
+        outcome.unwrap_or_else(|rejection| {
+            if opens {
+                self.shared.metrics.handshake(rejection.outcome());
+            }
+            tracing::debug!(remote = %self.remote, status = rejection.status().as_u16(), %rejection, "request rejected");
+            rejection.reply(self.shared.retry_after())
+        })
+    }
+
+    /// Who may be served at all (AUTH-02).
+    fn admit(&self, parts: &Parts) -> Result<Identity, Rejection> {
+        match self.standing {
+            Standing::Regular => Ok(self.shared.agents.authenticate(parts, self.remote)?),
+            Standing::Surplus => Err(Overload::Connections.into()),
+        }
+    }
+
+    /// One message and its answer (HTTP-01, HTTP-02).
+    async fn receive(&self, parts: &Parts, body: Incoming) -> Result<Reply, Rejection> {
+        let identity = self.admit(parts)?;
+        let coding = coding::of_request(&parts.headers)?;
+        if let Some(turn) = self.progress.pace(now().instant) {
+            sleep_until(turn.into()).await;
+        }
+        let received = body::read(body, &self.shared).await?;
+        let shared = &self.shared;
+        shared.metrics.message_received(Transport::Http);
+        shared.metrics.received(Transport::Http, received.bytes.len());
+        let payload = match coding {
+            Coding::Identity => received.bytes.clone(),
+            Coding::Gzip => coding::inflate(&received.bytes, shared.limits.message_bytes)?,
+        };
+        let connection = shared.connection(Transport::Http, identity, self.remote);
+        let exchange = shared.agents.receive(&connection, payload, now());
+        if let Some(violation) = &exchange.violation {
+            shared.metrics.violated(violation.rule());
+        }
+        if let Some(uid) = exchange.speaker
+            && claims_another(&parts.headers, uid)
+        {
+            shared.metrics.uid_header_mismatches.inc();
+        }
+        let Some(outbound) = exchange.send.into_iter().next() else { return Err(Rejection::NoAnswer) };
+        Ok(self.respond(outbound, coding::of_response(&parts.headers)))
+    }
+
+    fn respond(&self, outbound: Outbound, coding: Coding) -> Reply {
+        let Outbound { head, tail } = outbound;
+        let tail = tail.unwrap_or_default();
+        let compressed = match coding {
+            Coding::Identity => None,
+            // Writing to memory does not fail; if it did, the plain bytes would serve as well.
+            Coding::Gzip => coding::deflate([&head, &tail]).ok(),
+        };
+        let is_compressed = compressed.is_some();
+        let body = compressed.unwrap_or(head).chain(if is_compressed { Bytes::new() } else { tail });
+        self.shared.metrics.message_sent(Transport::Http);
+        self.shared.metrics.sent(Transport::Http, body.remaining());
+        let mut reply = Response::new(Full::new(body));
+        let headers = reply.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
+        if is_compressed {
+            headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        }
+        reply
+    }
+
+    /// Opens a WebSocket, once it has its turn (RFC 6455 §4.2.2). Past this point nobody is turned away for load.
+    async fn open(&self, parts: &Parts, accept: HeaderValue) -> Result<Reply, Rejection> {
+        let identity = self.admit(parts)?;
+        let shared = &self.shared;
+        if shared.admission.is_crowded() {
+            return Err(Overload::Unreported.into());
+        }
+        let turn = shared.admission.turn(now().instant).ok_or(Overload::Handshakes)?;
+        let waiting = shared.metrics.wait();
+        tokio::select! {
+            biased;
+            () = shared.drain.started() => return Err(Overload::Draining.into()),
+            () = sleep_until(turn.into()) => drop(waiting),
+        }
+        let unreported = shared.admission.unreported().ok_or(Overload::Unreported)?;
+        let connection = shared.connection(Transport::WebSocket, identity, self.remote);
+        self.progress.upgrade(Upgrade { connection, unreported });
+        shared.metrics.handshake(HandshakeOutcome::Opened);
+        let mut reply = Response::new(text(String::new()));
+        *reply.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        let headers = reply.headers_mut();
+        headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+        headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+        headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
+        Ok(reply)
+    }
+}
+
+/// A body of text.
+pub fn text(text: String) -> Full<Chain<Bytes, Bytes>> {
+    Full::new(Bytes::from(text).chain(Bytes::new()))
+}
+
+/// The `Content-Type` decides, even if the request also asks for an upgrade (AMB-20).
+fn route(parts: &Parts, path: &str) -> Result<Route, Rejection> {
+    let asked = parts.uri.path();
+    if asked.strip_suffix('/').unwrap_or(asked) != path {
+        return Err(Rejection::Path);
+    }
+    let has_type = is_protobuf(&parts.headers);
+    match parts.method {
+        Method::POST if has_type => Ok(Route::Message),
+        Method::POST => Err(Rejection::MediaType),
+        Method::GET if !has_type => Ok(Route::WebSocket(handshake::accept(parts)?)),
+        _ => Err(Rejection::Method),
+    }
+}
+
+/// Whether the media type is the one of OpAMP, in any case and with any parameters.
+fn is_protobuf(headers: &HeaderMap) -> bool {
+    headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.split(';').next())
+        .is_some_and(|media_type| media_type.trim().eq_ignore_ascii_case(MEDIA_TYPE))
+}
+
+/// Whether the header is there and is not this uid (AMB-16).
+fn claims_another(headers: &HeaderMap, uid: InstanceUid) -> bool {
+    headers.get(UID_HEADER).is_some_and(|value| value.to_str().ok().and_then(InstanceUid::from_name) != Some(uid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_method_and_content_type_decide() {
+        for (method, path, content_type, expected) in [
+            ("POST", "/v1/opamp", Some("application/x-protobuf"), 200),
+            ("POST", "/v1/opamp/", Some("application/x-protobuf"), 200),
+            ("POST", "/v1/opamp?token=1", Some("Application/X-Protobuf; charset=utf-8"), 200),
+            ("POST", "/v1/opamp//", Some("application/x-protobuf"), 404),
+            ("POST", "/v1/opamps", Some("application/x-protobuf"), 404),
+            ("POST", "/", Some("application/x-protobuf"), 404),
+            ("POST", "/v1/opamp", Some("application/json"), 415),
+            ("POST", "/v1/opamp", None, 415),
+            ("GET", "/v1/opamp", Some("application/x-protobuf"), 405),
+            ("PUT", "/v1/opamp", Some("application/x-protobuf"), 405),
+            ("DELETE", "/v1/opamp", None, 405),
+            ("GET", "/v1/opamp", None, 400),
+        ] {
+            let mut request = Request::builder().method(method).uri(path);
+            if let Some(content_type) = content_type {
+                request = request.header("Content-Type", content_type);
+            }
+            let (parts, ()) = request.body(()).unwrap().into_parts();
+            let status = route(&parts, "/v1/opamp").map_or_else(|rejection| rejection.status().as_u16(), |_| 200);
+            assert_eq!(status, expected, "{method} {path} {content_type:?}");
+        }
+    }
+
+    #[test]
+    fn a_uid_header_is_compared_by_value() {
+        let uid = InstanceUid::from_name("0190a0b0-c0d0-7000-8000-00000000abcd").unwrap();
+        for (value, expected) in [
+            ("0190a0b0-c0d0-7000-8000-00000000abcd", false),
+            ("0190A0B0-C0D0-7000-8000-00000000ABCD", false),
+            ("b0a09001-d0c0-0070-8000-00000000abcd", true),
+            ("garbage", true),
+        ] {
+            let headers =
+                HeaderMap::from_iter([(header::HeaderName::from_static(UID_HEADER), HeaderValue::from_static(value))]);
+            assert_eq!(claims_another(&headers, uid), expected, "{value}");
+        }
+        assert!(!claims_another(&HeaderMap::new(), uid), "the header is optional");
+    }
+}

@@ -1,0 +1,86 @@
+//! What all connections of a listener have in common.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use rand::RngExt;
+use tokio::sync::{Semaphore, watch};
+use tokio_util::task::TaskTracker;
+
+use super::{
+    admission::Admission,
+    agents::Agents,
+    connection::{Connection, Transport},
+    drain::Drain,
+    limits::Limits,
+    metrics::Metrics,
+};
+use crate::opamp::{identity::Identity, now::Now, session::ConnectionId};
+
+/// One listener, as its connections see it.
+pub struct Shared {
+    pub limits: Limits,
+    /// Where OpAMP is served; without a trailing slash.
+    pub path: String,
+    pub agents: Arc<dyn Agents>,
+    pub metrics: Metrics,
+    pub admission: Admission,
+    pub drain: Drain,
+    /// Room for unfinished messages, in bytes.
+    pub room: Arc<Semaphore>,
+    /// Moves when every agent may have something new to be told.
+    pub generation: watch::Receiver<u64>,
+    pub tasks: TaskTracker,
+    connections: AtomicU64,
+}
+
+impl Shared {
+    pub fn new(
+        path: &str,
+        limits: Limits,
+        agents: Arc<dyn Agents>,
+        generation: watch::Receiver<u64>,
+        metrics: Metrics,
+    ) -> Self {
+        Self {
+            path: path.trim_end_matches('/').to_owned(),
+            agents,
+            metrics,
+            admission: Admission::new(&limits),
+            drain: Drain::new(limits.drains_per_second),
+            room: Arc::new(Semaphore::new(limits.unfinished_bytes.min(Semaphore::MAX_PERMITS))),
+            generation,
+            tasks: TaskTracker::new(),
+            connections: AtomicU64::new(0),
+            limits,
+        }
+    }
+
+    /// A connection with a number of its own.
+    pub fn connection(&self, transport: Transport, identity: Identity, remote: SocketAddr) -> Arc<Connection> {
+        let id = ConnectionId::new(self.connections.fetch_add(1, Ordering::Relaxed));
+        Arc::new(Connection::new(id, transport, identity, remote))
+    }
+
+    /// So much room as a number of permits, never more than there is.
+    pub fn permits(&self, bytes: usize) -> u32 {
+        u32::try_from(bytes.min(self.limits.unfinished_bytes)).unwrap_or(u32::MAX)
+    }
+
+    /// The value of `Retry-After`, in whole seconds (THR-05).
+    pub fn retry_after(&self) -> u64 {
+        let jitter = rand::rng().random_range(Duration::ZERO..=self.limits.retry_jitter);
+        (self.limits.retry_after + jitter).as_millis().div_ceil(1_000).try_into().unwrap_or(u64::MAX)
+    }
+}
+
+/// Both clocks; deadlines by the runtime's, which tests move by hand.
+pub fn now() -> Now {
+    Now { instant: tokio::time::Instant::now().into_std(), wall: jiff::Timestamp::now() }
+}

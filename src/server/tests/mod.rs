@@ -1,0 +1,155 @@
+//! The listener in process: scripted clients on streams in memory, with a clock that moves by itself when all wait.
+
+mod admission;
+mod client;
+mod drain;
+mod http;
+mod websocket;
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use tokio::{
+    io::{DuplexStream, duplex},
+    sync::{mpsc, watch},
+};
+
+use self::client::Client;
+use super::{Agents, Connection, Exchange, Limits, Metrics, Refusal, Then, http::serve, shared::Shared};
+use crate::opamp::{InstanceUid, identity::Identity, now::Now, session::Outbound, violation::Violation};
+
+const UID: &str = "0190a0b0-c0d0-7000-8000-00000000abcd";
+
+/// What the agents were asked, in order.
+#[derive(Debug)]
+enum Seen {
+    Received(Arc<Connection>, Bytes),
+    Violated(&'static str),
+    Due,
+    Pong,
+    Closed,
+}
+
+/// Agents that echo: `hello` is answered by `re: hello` and a shared tail.
+struct Echo {
+    seen: mpsc::UnboundedSender<Seen>,
+    tail: Mutex<Option<Bytes>>,
+    deadline: Mutex<Option<Instant>>,
+}
+
+impl Echo {
+    fn say(&self, seen: Seen) {
+        // A test that has seen enough does not listen any more.
+        let _ = self.seen.send(seen);
+    }
+
+    fn exchange(&self, text: &[u8]) -> Exchange {
+        let outbound = Outbound { head: Bytes::copy_from_slice(text), tail: self.tail.lock().unwrap().clone() };
+        Exchange { send: vec![outbound], ..Exchange::default() }
+    }
+}
+
+impl Agents for Echo {
+    fn authenticate(&self, request: &::http::request::Parts, _: SocketAddr) -> Result<Identity, Refusal> {
+        if request.headers.contains_key("authorization") {
+            return Err(Refusal { challenge: "Bearer realm=\"opamp\"", message: "no credential is known" });
+        }
+        Ok(Identity::Anonymous)
+    }
+
+    fn receive(&self, connection: &Arc<Connection>, payload: Bytes, _: Now) -> Exchange {
+        self.say(Seen::Received(Arc::clone(connection), payload.clone()));
+        if payload.starts_with(b"undecodable") {
+            let violation = Violation::Undecodable { detail: "a test".into() };
+            return Exchange { violation: Some(violation), ..self.exchange(b"BAD_REQUEST") };
+        }
+        let reply = [b"re: ", &payload[..payload.len().min(100)]].concat();
+        Exchange { speaker: InstanceUid::from_name(UID), ..self.exchange(&reply) }
+    }
+
+    fn violated(&self, _: &Arc<Connection>, violation: &Violation, _: Now) -> Exchange {
+        self.say(Seen::Violated(violation.rule()));
+        self.exchange(b"BAD_REQUEST")
+    }
+
+    fn due(&self, _: &Arc<Connection>, _: Now) -> Exchange {
+        *self.deadline.lock().unwrap() = None;
+        self.say(Seen::Due);
+        self.exchange(b"push")
+    }
+
+    fn deadline(&self, _: &Arc<Connection>) -> Option<Instant> {
+        *self.deadline.lock().unwrap()
+    }
+
+    fn pong(&self, _: &Arc<Connection>, _: Now) -> Exchange {
+        self.say(Seen::Pong);
+        Exchange { then: Then::Continue, ..Exchange::default() }
+    }
+
+    fn closed(&self, _: &Arc<Connection>, _: Now) {
+        self.say(Seen::Closed);
+    }
+}
+
+/// A listener without a port.
+struct Harness {
+    shared: Arc<Shared>,
+    agents: Arc<Echo>,
+    seen: mpsc::UnboundedReceiver<Seen>,
+    generation: watch::Sender<u64>,
+}
+
+impl Harness {
+    fn new(limits: Limits) -> Self {
+        let (sender, seen) = mpsc::unbounded_channel();
+        let agents = Arc::new(Echo { seen: sender, tail: Mutex::default(), deadline: Mutex::default() });
+        let generation = watch::Sender::new(0);
+        let shared = Shared::new(
+            "/v1/opamp",
+            limits,
+            Arc::clone(&agents) as Arc<dyn Agents>,
+            generation.subscribe(),
+            Metrics::default(),
+        );
+        Self { shared: Arc::new(shared), agents, seen, generation }
+    }
+
+    /// A client on a connection that was just accepted.
+    async fn dial(&self) -> Client<DuplexStream> {
+        let (ours, theirs) = duplex(64 << 10);
+        let slot = self.shared.admission.slot().await.unwrap();
+        let remote = SocketAddr::from(([192, 0, 2, 1], 40_000));
+        self.shared.tasks.spawn(serve(theirs, remote, slot, Arc::clone(&self.shared)));
+        Client::new(ours)
+    }
+
+    /// A client on a WebSocket that has not reported.
+    async fn open(&self) -> Client<DuplexStream> {
+        let mut client = self.dial().await;
+        client.upgrade().await;
+        client
+    }
+
+    /// A client on a WebSocket that has reported, and its connection.
+    async fn reported(&mut self) -> (Client<DuplexStream>, Arc<Connection>) {
+        let mut client = self.open().await;
+        client.send(b"report").await;
+        assert!(client.message().await.starts_with(b"re: report"));
+        let Some(Seen::Received(connection, _)) = self.seen.recv().await else { panic!("received comes first") };
+        (client, connection)
+    }
+
+    async fn next(&mut self) -> Seen {
+        self.seen.recv().await.unwrap()
+    }
+}
+
+/// How much the clock moved since.
+fn passed(since: tokio::time::Instant) -> Duration {
+    since.elapsed()
+}

@@ -1,0 +1,254 @@
+//! The conditions of an agent: what is found, for which reason, in which words.
+
+use super::{
+    render::cut,
+    view::{AgentView, AssignmentView, Departure, FleetView, GivenView, LivenessView, UnmatchedBecause},
+};
+use crate::{
+    api::{
+        condition::Finding,
+        reasons::{AgentReason, agent_ready},
+    },
+    opamp::{
+        messages::AgentCapabilities as Capability,
+        offer::ConfigHash,
+        record::{AgentRecord, RemoteConfigState},
+    },
+};
+
+/// Bytes of a condition's message. `Ready` repeats the message of what stands in its way.
+const MESSAGE_LIMIT: usize = 160;
+
+/// `Ready` first, then what it follows from, most important first. The record is the view's, filled up with what was
+/// known before.
+pub(super) fn findings(view: &AgentView, record: &AgentRecord) -> Vec<Finding> {
+    let found: Vec<(AgentReason, String)> = [
+        matched(&view.assignment),
+        connected(view.connection.liveness),
+        config_applied(&view.assignment, record),
+        healthy(record),
+    ]
+    .into_iter()
+    .map(|(reason, message)| (reason, cut(&message, MESSAGE_LIMIT)))
+    .collect();
+    let ready = agent_ready(&found);
+    let others = found.into_iter().map(|(reason, message)| reason.finding(message));
+    std::iter::once(ready).chain(others).collect()
+}
+
+fn matched(assignment: &AssignmentView) -> (AgentReason, String) {
+    match assignment {
+        AssignmentView::Matched(_) => (AgentReason::FleetSelects, String::new()),
+        AssignmentView::Unmatched(UnmatchedBecause::NoFleetSelects) => (
+            AgentReason::NoFleetSelects,
+            "no fleet that admits the agent selects its attributes; it keeps what it runs".into(),
+        ),
+        AssignmentView::Unmatched(UnmatchedBecause::DescriptionMissing) => {
+            (AgentReason::DescriptionMissing, "the agent has not described itself".into())
+        }
+    }
+}
+
+fn connected(liveness: LivenessView) -> (AgentReason, String) {
+    match liveness {
+        LivenessView::Connected => (AgentReason::SessionOpen, String::new()),
+        LivenessView::Disconnected { how: Departure::Goodbye, .. } => {
+            (AgentReason::AgentDisconnected, "the agent said goodbye".into())
+        }
+        LivenessView::Disconnected { how: Departure::ConnectionClosed, .. } => {
+            (AgentReason::ConnectionClosed, "the connection was closed, and the agent has not returned".into())
+        }
+        LivenessView::Disconnected { how: Departure::Silent, .. } => {
+            (AgentReason::HeartbeatMissing, "nothing was heard of the agent for too long".into())
+        }
+    }
+}
+
+fn healthy(record: &AgentRecord) -> (AgentReason, String) {
+    match &record.health {
+        Some(health) if health.healthy => (AgentReason::ReportedHealthy, String::new()),
+        Some(health) => {
+            let own_words = [&health.last_error, &health.status].into_iter().find(|text| !text.is_empty());
+            let component = || {
+                let component = health.unhealthy_components.first()?;
+                Some(format!("{}: {}", component.path, component.last_error))
+            };
+            let message = own_words.cloned().or_else(component).unwrap_or_else(|| "the agent gives no cause".into());
+            (AgentReason::ReportedUnhealthy, message)
+        }
+        None if record.capabilities.has(Capability::ReportsHealth) => {
+            (AgentReason::HealthPending, "the agent has not reported its health yet".into())
+        }
+        None => (AgentReason::HealthUnsupported, "the agent does not report its health".into()),
+    }
+}
+
+fn config_applied(assignment: &AssignmentView, record: &AgentRecord) -> (AgentReason, String) {
+    let AssignmentView::Matched(FleetView { name, given, .. }) = assignment else {
+        return (AgentReason::NotMatched, "no fleet takes the agent".into());
+    };
+    if !record.capabilities.has(Capability::AcceptsRemoteConfig) {
+        return (AgentReason::Unsupported, "the agent does not accept remote configuration".into());
+    }
+    match given {
+        GivenView::NoRevision => (AgentReason::NoRevision, format!("fleet {name} has no revision yet")),
+        GivenView::TemplateFailed { message, .. } => (AgentReason::TemplateFailed, message.clone()),
+        GivenView::Offer { remote_config: None, .. } => (AgentReason::NothingToApply, String::new()),
+        GivenView::Offer { remote_config: Some(offered), .. } => outcome(record, *offered),
+    }
+}
+
+/// What became of the configuration that is offered. Reports about another one do not count.
+fn outcome(record: &AgentRecord, offered: ConfigHash) -> (AgentReason, String) {
+    let concerns = |hash: &[u8]| hash == offered.as_bytes();
+    let report = record.remote_config.as_ref().filter(|report| concerns(&report.hash));
+    let failed = record.failed_config.as_ref().filter(|failed| concerns(&failed.hash));
+    match report.map(|report| (report.state, &report.error)) {
+        Some((RemoteConfigState::Applied, _)) => (AgentReason::Applied, String::new()),
+        Some((RemoteConfigState::Failed, error)) => (AgentReason::ConfigFailed, or_silent(error)),
+        Some((RemoteConfigState::Applying, _)) => (AgentReason::Applying, "the agent is applying it".into()),
+        Some((RemoteConfigState::Unset | RemoteConfigState::Unknown(_), _)) | None => match failed {
+            Some(failed) => (AgentReason::ConfigFailed, or_silent(&failed.error)),
+            None if record.capabilities.has(Capability::ReportsRemoteConfig) => {
+                (AgentReason::Pending, "the agent has not answered to it yet".into())
+            }
+            None => (AgentReason::ReportUnsupported, "the agent does not report what became of it".into()),
+        },
+    }
+}
+
+fn or_silent(error: &str) -> String {
+    if error.is_empty() { "the agent gives no cause".into() } else { error.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::{
+        super::view::tests::{capabilities, given, offered, revision, view},
+        *,
+    };
+    use crate::opamp::record::{FailedConfig, Health, RemoteConfigReport, UnhealthyComponent};
+
+    fn report(hash: &[u8], state: RemoteConfigState, error: &str) -> Option<RemoteConfigReport> {
+        Some(RemoteConfigReport { hash: hash.into(), state, error: error.into(), since: Timestamp::UNIX_EPOCH })
+    }
+
+    fn reason(found: &(AgentReason, String)) -> (AgentReason, &str) {
+        (found.0, &found.1)
+    }
+
+    #[test]
+    fn config_applied_follows_what_is_given_first() {
+        let offer = |remote_config| given(GivenView::Offer { revision: revision(), remote_config });
+        let failing = given(GivenView::TemplateFailed { revision: revision(), message: "no host.name".into() });
+        let able = view().record;
+        let unable = AgentRecord { capabilities: capabilities(&[Capability::ReportsStatus]), ..able.clone() };
+        for (assignment, record, expected) in [
+            (AssignmentView::Unmatched(UnmatchedBecause::NoFleetSelects), &able, AgentReason::NotMatched),
+            (offer(Some(offered())), &unable, AgentReason::Unsupported),
+            (given(GivenView::NoRevision), &able, AgentReason::NoRevision),
+            (failing, &able, AgentReason::TemplateFailed),
+            (offer(None), &able, AgentReason::NothingToApply),
+            (offer(Some(offered())), &able, AgentReason::Pending),
+        ] {
+            assert_eq!(config_applied(&assignment, record).0, expected);
+        }
+    }
+
+    #[test]
+    fn config_applied_counts_reports_about_exactly_what_is_offered() {
+        use RemoteConfigState::{Applied, Applying, Failed, Unknown, Unset};
+        let this = offered();
+        let failed = |hash: &[u8]| {
+            Some(FailedConfig { hash: hash.into(), error: "no such exporter".into(), at: Timestamp::UNIX_EPOCH })
+        };
+        for (case, remote_config, failed_config, expected) in [
+            ("applied", report(this.as_bytes(), Applied, ""), None, (AgentReason::Applied, "")),
+            (
+                "applied at last",
+                report(this.as_bytes(), Applied, ""),
+                failed(this.as_bytes()),
+                (AgentReason::Applied, ""),
+            ),
+            (
+                "applying",
+                report(this.as_bytes(), Applying, ""),
+                None,
+                (AgentReason::Applying, "the agent is applying it"),
+            ),
+            ("failed", report(this.as_bytes(), Failed, "bad"), None, (AgentReason::ConfigFailed, "bad")),
+            (
+                "failed without a word",
+                report(this.as_bytes(), Failed, ""),
+                None,
+                (AgentReason::ConfigFailed, "the agent gives no cause"),
+            ),
+            (
+                "failed before it went on with the former",
+                report(b"former", Applied, ""),
+                failed(this.as_bytes()),
+                (AgentReason::ConfigFailed, "no such exporter"),
+            ),
+            (
+                "another failed",
+                report(b"former", Failed, "bad"),
+                failed(b"former"),
+                (AgentReason::Pending, "the agent has not answered to it yet"),
+            ),
+            (
+                "unset",
+                report(this.as_bytes(), Unset, ""),
+                None,
+                (AgentReason::Pending, "the agent has not answered to it yet"),
+            ),
+            (
+                "a state of the future",
+                report(this.as_bytes(), Unknown(9), ""),
+                None,
+                (AgentReason::Pending, "the agent has not answered to it yet"),
+            ),
+        ] {
+            let record = AgentRecord { remote_config, failed_config, ..view().record };
+            assert_eq!(reason(&outcome(&record, this)), expected, "{case}");
+        }
+    }
+
+    #[test]
+    fn health_is_told_in_the_agents_own_words() {
+        let component =
+            UnhealthyComponent { path: "exporter:otlp".into(), last_error: "refused".into(), ..Default::default() };
+        let components = Health { unhealthy_components: vec![component], ..Health::default() };
+        let words = Health { last_error: "disk full".into(), status: "degraded".into(), ..components.clone() };
+        for (health, bits, expected) in [
+            (Some(Health { healthy: true, ..Health::default() }), &[][..], (AgentReason::ReportedHealthy, "")),
+            (Some(words), &[], (AgentReason::ReportedUnhealthy, "disk full")),
+            (Some(components), &[], (AgentReason::ReportedUnhealthy, "exporter:otlp: refused")),
+            (Some(Health::default()), &[], (AgentReason::ReportedUnhealthy, "the agent gives no cause")),
+            (
+                None,
+                &[Capability::ReportsHealth],
+                (AgentReason::HealthPending, "the agent has not reported its health yet"),
+            ),
+            (None, &[], (AgentReason::HealthUnsupported, "the agent does not report its health")),
+        ] {
+            let record = AgentRecord { health, capabilities: capabilities(bits), ..AgentRecord::default() };
+            assert_eq!(reason(&healthy(&record)), expected);
+        }
+    }
+
+    #[test]
+    fn conditions_that_are_true_say_nothing_and_texts_are_cut() {
+        let mut view = view();
+        view.record.remote_config = report(offered().as_bytes(), RemoteConfigState::Applied, "");
+        for finding in findings(&view, &view.record) {
+            if finding.verdict == crate::api::condition::Verdict::True {
+                assert_eq!(finding.message, "", "{:?}", finding.condition);
+            }
+        }
+        view.record.remote_config = report(offered().as_bytes(), RemoteConfigState::Failed, &"ä".repeat(5_000));
+        let longest = findings(&view, &view.record).into_iter().map(|finding| finding.message.len()).max();
+        assert!(longest.is_some_and(|longest| longest <= MESSAGE_LIMIT && longest > MESSAGE_LIMIT - 4));
+    }
+}

@@ -1,0 +1,109 @@
+//! What an earlier process, or another replica, knew of an agent: read from its status.
+
+use crate::{
+    agents::written,
+    api::agent::{AgentStatus, HealthStatus},
+    opamp::{
+        messages::AgentCapabilities as Capability,
+        record::{
+            AgentRecord, Attributes, ComponentsSummary, EffectiveConfigSummary, FailedConfig, Health,
+            RemoteConfigReport, RemoteConfigState, UnhealthyComponent,
+        },
+    },
+};
+
+/// Reads a status back. What cannot be read is left out, and so are the capabilities, which every message of an agent
+/// tells: the agent will tell the rest as well.
+#[must_use]
+pub fn recall(status: &AgentStatus) -> AgentRecord {
+    AgentRecord {
+        description: status.attributes.as_ref().map(|attributes| Attributes {
+            identifying: attributes.identifying.clone(),
+            non_identifying: attributes.non_identifying.clone(),
+        }),
+        health: status.health.as_ref().map(health),
+        remote_config: remote_config(status),
+        failed_config: failed_config(status),
+        effective_config: effective_config(status),
+        available_components: available_components(status),
+        custom_capabilities: status.custom_capabilities.clone(),
+        ..AgentRecord::default()
+    }
+}
+
+/// The record of this process, and what an earlier one knew of the parts that the agent is able to report and has not
+/// reported to this process yet. So a restarted operator does not blank what is about to be told again.
+///
+/// What failed is not filled in: the session knows whether it counts.
+pub(super) fn filled(record: &AgentRecord, former: &AgentStatus) -> AgentRecord {
+    let able = |capability| record.capabilities.has(capability);
+    let former = recall(former);
+    let mut filled = record.clone();
+    if filled.description.is_none() {
+        filled.description = former.description;
+        if filled.custom_capabilities.is_empty() {
+            filled.custom_capabilities = former.custom_capabilities;
+        }
+    }
+    filled.health = filled.health.or(former.health.filter(|_| able(Capability::ReportsHealth)));
+    filled.remote_config =
+        filled.remote_config.or(former.remote_config.filter(|_| able(Capability::ReportsRemoteConfig)));
+    filled.effective_config =
+        filled.effective_config.or(former.effective_config.filter(|_| able(Capability::ReportsEffectiveConfig)));
+    filled.available_components = filled
+        .available_components
+        .or(former.available_components.filter(|_| able(Capability::ReportsAvailableComponents)));
+    filled
+}
+
+fn health(health: &HealthStatus) -> Health {
+    Health {
+        healthy: health.healthy,
+        status: health.status.clone(),
+        last_error: health.last_error.clone(),
+        started_at: health.started_at.as_ref().map(|time| time.0),
+        unhealthy_components: health
+            .unhealthy_components
+            .iter()
+            .map(|component| UnhealthyComponent {
+                path: component.path.clone(),
+                status: component.status.clone(),
+                last_error: component.last_error.clone(),
+            })
+            .collect(),
+        unhealthy_left_out: health.unhealthy_left_out.and_then(|count| usize::try_from(count).ok()).unwrap_or(0),
+    }
+}
+
+fn remote_config(status: &AgentStatus) -> Option<RemoteConfigReport> {
+    let reported = status.remote_config.as_ref()?;
+    Some(RemoteConfigReport {
+        hash: reported.last_reported.as_deref().map_or_else(|| Some(Vec::new()), bytes)?,
+        state: reported.status.as_deref().and_then(written::read_state).unwrap_or(RemoteConfigState::Unset),
+        error: reported.error.clone(),
+        since: reported.since.as_ref()?.0,
+    })
+}
+
+fn failed_config(status: &AgentStatus) -> Option<FailedConfig> {
+    let failed = status.remote_config.as_ref()?.failed.as_ref()?;
+    Some(FailedConfig { hash: bytes(&failed.hash)?, error: failed.error.clone(), at: failed.at.0 })
+}
+
+fn effective_config(status: &AgentStatus) -> Option<EffectiveConfigSummary> {
+    let reported = status.effective_config.as_ref()?;
+    Some(EffectiveConfigSummary {
+        hash: bytes(&reported.hash)?.try_into().ok()?,
+        size: usize::try_from(reported.size).ok()?,
+    })
+}
+
+fn available_components(status: &AgentStatus) -> Option<ComponentsSummary> {
+    let reported = status.available_components.as_ref()?;
+    let count = reported.count.and_then(|count| usize::try_from(count).ok());
+    Some(ComponentsSummary { hash: bytes(&reported.hash)?, count })
+}
+
+fn bytes(hex: &str) -> Option<Vec<u8>> {
+    written::bytes(hex).map(Vec::from)
+}

@@ -1,0 +1,423 @@
+//! What an Agent's status says: a function of what is known of the agent, and of what its status said before.
+//!
+//! The object stays below 4 kB for all but talkative agents: long texts are cut with a mark, lists end with a count of
+//! what was left out, and conditions that are True say little. Attributes are kept whole, within what is taken at
+//! receipt, because they choose the fleet after a restart.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+use super::{
+    findings::findings,
+    recall::filled,
+    view::{AgentView, AssignmentView, EffectiveConfigView, FleetView, GivenView, LivenessView},
+};
+use crate::{
+    agents::written,
+    api::{
+        agent::{
+            AgentStatus, AssignedRevision, AttributesStatus, AvailableComponentsStatus, ConnectionStatus,
+            EffectiveConfigStatus, FailedConfigStatus, HealthStatus, RemoteConfigStatus, Reoffer, SecretName,
+            UnhealthyComponentStatus,
+        },
+        condition::{ConditionType, Verdict, merge},
+    },
+    opamp::record::{AgentRecord, FailedConfig, Health, RemoteConfigState},
+};
+
+/// Bytes of an error that an agent reports.
+const ERROR_LIMIT: usize = 200;
+/// Bytes of an error that is told in a second place.
+const BRIEF_LIMIT: usize = 128;
+/// Bytes of a word of state, or of a place.
+const WORD_LIMIT: usize = 96;
+/// Components that are not well.
+const COMPONENTS_LIMIT: usize = 4;
+/// Custom capabilities, the mark of those left out included.
+const CUSTOM_CAPABILITIES_LIMIT: usize = 16;
+
+/// What the writer adds to a view.
+#[derive(Clone, Copy, Debug)]
+pub struct Stamp<'a> {
+    /// The replica that claims the status.
+    pub owner: &'a Owner,
+    /// The claim's epoch.
+    pub epoch: i64,
+    /// The generation of the object's spec.
+    pub generation: i64,
+    /// The present.
+    pub now: Timestamp,
+}
+
+/// A replica in one run of its life.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Owner {
+    /// Its name.
+    pub replica: String,
+    /// Random, and new with each start.
+    pub incarnation: String,
+}
+
+/// The status of an agent.
+#[must_use]
+pub fn render(view: &AgentView, previous: &AgentStatus, stamp: Stamp<'_>) -> AgentStatus {
+    let record = filled(&view.record, previous);
+    AgentStatus {
+        observed_generation: stamp.generation,
+        fleet: view.fleet().map(|fleet| fleet.name.clone()),
+        connection: Some(connection(view, stamp)),
+        revision: revision(&view.assignment).or_else(|| previous.revision.clone()),
+        attributes: attributes(&record),
+        capabilities: record.capabilities.names(),
+        health: record.health.as_ref().map(health),
+        remote_config: remote_config(view, &record, previous),
+        effective_config: effective_config(view, &record, previous),
+        available_components: available_components(&record),
+        custom_capabilities: capped(&record.custom_capabilities),
+        reoffer: (view.reoffer_granted.map(|at| Reoffer { requested_at: Time(at) }))
+            .or_else(|| previous.reoffer.clone()),
+        conditions: conditions(view, &record, previous, stamp),
+    }
+}
+
+fn connection(view: &AgentView, stamp: Stamp<'_>) -> ConnectionStatus {
+    let connection = &view.connection;
+    ConnectionStatus {
+        transport: connection.transport,
+        replica: stamp.owner.replica.clone(),
+        incarnation: stamp.owner.incarnation.clone(),
+        epoch: stamp.epoch,
+        since: Time(connection.since),
+        method: connection.identity.method().into(),
+        identity: connection.identity.to_string(),
+        remote_address: connection.remote_address.to_string(),
+    }
+}
+
+/// What the agent is given; `None` where nothing is given anew, and the former stays.
+fn revision(assignment: &AssignmentView) -> Option<AssignedRevision> {
+    let AssignmentView::Matched(FleetView { uid, given, .. }) = assignment else { return None };
+    match given {
+        GivenView::NoRevision => None,
+        GivenView::Offer { revision, .. } | GivenView::TemplateFailed { revision, .. } => {
+            Some(AssignedRevision { hash: revision.hash.clone(), fleet_uid: uid.clone(), epoch: revision.epoch })
+        }
+    }
+}
+
+fn attributes(record: &AgentRecord) -> Option<AttributesStatus> {
+    record.description.as_ref().map(|description| AttributesStatus {
+        identifying: description.identifying.clone(),
+        non_identifying: description.non_identifying.clone(),
+    })
+}
+
+fn health(health: &Health) -> HealthStatus {
+    let left_out = health.unhealthy_components.len().saturating_sub(COMPONENTS_LIMIT) + health.unhealthy_left_out;
+    HealthStatus {
+        healthy: health.healthy,
+        status: cut(&health.status, WORD_LIMIT),
+        started_at: health.started_at.map(Time),
+        last_error: cut(&health.last_error, ERROR_LIMIT),
+        unhealthy_components: health
+            .unhealthy_components
+            .iter()
+            .take(COMPONENTS_LIMIT)
+            .map(|component| UnhealthyComponentStatus {
+                path: cut(&component.path, WORD_LIMIT),
+                status: cut(&component.status, WORD_LIMIT),
+                last_error: cut(&component.last_error, BRIEF_LIMIT),
+            })
+            .collect(),
+        unhealthy_left_out: (left_out > 0).then(|| count(left_out)),
+    }
+}
+
+fn remote_config(view: &AgentView, record: &AgentRecord, previous: &AgentStatus) -> Option<RemoteConfigStatus> {
+    let former = previous.remote_config.as_ref();
+    let offered = match &view.assignment {
+        AssignmentView::Matched(FleetView { given: GivenView::Offer { remote_config, .. }, .. }) => {
+            remote_config.map(|hash| hash.to_string())
+        }
+        // It keeps what it has.
+        AssignmentView::Matched(FleetView {
+            given: GivenView::NoRevision | GivenView::TemplateFailed { .. }, ..
+        })
+        | AssignmentView::Unmatched(_) => former.and_then(|former| former.offered.clone()),
+    };
+    let report = record.remote_config.as_ref();
+    let status = RemoteConfigStatus {
+        offered,
+        last_reported: report.filter(|report| !report.hash.is_empty()).map(|report| written::hex(&report.hash)),
+        status: report.map(|report| written::state(report.state)),
+        error: report.map(|report| cut(&report.error, ERROR_LIMIT)).unwrap_or_default(),
+        since: report.map(|report| Time(report.since)),
+        failed: failed_config(record, former.and_then(|former| former.failed.as_ref())),
+    };
+    (status != RemoteConfigStatus::default()).then_some(status)
+}
+
+/// What failed stays until that very configuration is applied, also when the session has begun anew.
+fn failed_config(record: &AgentRecord, former: Option<&FailedConfigStatus>) -> Option<FailedConfigStatus> {
+    if let Some(FailedConfig { hash, error, at }) = &record.failed_config {
+        return Some(FailedConfigStatus { hash: written::hex(hash), error: cut(error, BRIEF_LIMIT), at: Time(*at) });
+    }
+    let applied = record.remote_config.as_ref().filter(|report| report.state == RemoteConfigState::Applied);
+    former.filter(|failed| applied.is_none_or(|report| written::hex(&report.hash) != failed.hash)).cloned()
+}
+
+fn effective_config(view: &AgentView, record: &AgentRecord, previous: &AgentStatus) -> Option<EffectiveConfigStatus> {
+    let reported = record.effective_config.as_ref()?;
+    let hash = written::hex(&reported.hash);
+    let former = previous.effective_config.as_ref().filter(|former| former.hash == hash);
+    let secret_ref = match &view.effective_config {
+        EffectiveConfigView::None => return None,
+        EffectiveConfigView::Hash => None,
+        EffectiveConfigView::Stored { secret: Some(secret) } => Some(SecretName { name: secret.clone() }),
+        EffectiveConfigView::Stored { secret: None } => former.and_then(|former| former.secret_ref.clone()),
+    };
+    Some(EffectiveConfigStatus { hash, size: count(reported.size), secret_ref })
+}
+
+fn available_components(record: &AgentRecord) -> Option<AvailableComponentsStatus> {
+    record.available_components.as_ref().map(|components| AvailableComponentsStatus {
+        hash: written::hex(&components.hash),
+        count: components.count.map(count),
+    })
+}
+
+fn conditions(view: &AgentView, record: &AgentRecord, previous: &AgentStatus, stamp: Stamp<'_>) -> Vec<Condition> {
+    let mut conditions = merge(&previous.conditions, findings(view, record), Some(stamp.generation), stamp.now);
+    // An agent may have gone long before that could be written, and retention counts from here.
+    if let LivenessView::Disconnected { since, .. } = view.connection.liveness {
+        let connected = conditions.iter_mut().find(|condition| condition.type_ == ConditionType::Connected.as_str());
+        if let Some(connected) = connected.filter(|condition| condition.status == Verdict::False.as_str()) {
+            connected.last_transition_time = Time(since);
+        }
+    }
+    conditions
+}
+
+/// At most so many bytes; what is cut off leaves a mark.
+pub(super) fn cut(text: &str, limit: usize) -> String {
+    const MARK: &str = "…";
+    if text.len() <= limit {
+        return text.into();
+    }
+    format!("{}{MARK}", &text[..text.floor_char_boundary(limit - MARK.len())])
+}
+
+/// A list that is too long ends with how many were left out.
+fn capped(list: &[String]) -> Vec<String> {
+    let mut shown: Vec<String> = list.iter().map(|entry| cut(entry, WORD_LIMIT)).collect();
+    if shown.len() > CUSTOM_CAPABILITIES_LIMIT {
+        shown.truncate(CUSTOM_CAPABILITIES_LIMIT - 1);
+        shown.push(format!("… {} more", list.len() - shown.len()));
+    }
+    shown
+}
+
+fn count(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use jiff::ToSpan as _;
+
+    use super::{
+        super::view::tests::{MORNING, capabilities, given, offered, revision, view},
+        *,
+    };
+    use crate::{
+        api::condition::find,
+        opamp::{
+            messages::AgentCapabilities as Capability,
+            record::{Attributes, ComponentsSummary, EffectiveConfigSummary, RemoteConfigReport, UnhealthyComponent},
+        },
+        status::{
+            difference::difference,
+            view::{Departure, UnmatchedBecause},
+        },
+    };
+
+    fn owner() -> Owner {
+        Owner { replica: "opamp-operator-0".into(), incarnation: "a1b2c3d4e5".into() }
+    }
+
+    fn at(now: Timestamp, owner: &Owner) -> Stamp<'_> {
+        Stamp { owner, epoch: 3, generation: 1, now }
+    }
+
+    fn rendered(view: &AgentView, previous: &AgentStatus) -> AgentStatus {
+        render(view, previous, at(MORNING, &owner()))
+    }
+
+    fn report(state: RemoteConfigState) -> RemoteConfigReport {
+        RemoteConfigReport { hash: offered().as_bytes().to_vec(), state, error: String::new(), since: MORNING }
+    }
+
+    /// An agent that has told all there is to tell.
+    fn talkative() -> AgentView {
+        let mut view = view();
+        let component = UnhealthyComponent {
+            path: "pipeline:traces/exporter:otlp".into(),
+            status: "StatusRecoverableError".into(),
+            last_error: "rpc error: code = Unavailable".into(),
+        };
+        view.record = AgentRecord {
+            capabilities: capabilities(&[
+                Capability::ReportsStatus,
+                Capability::AcceptsRemoteConfig,
+                Capability::ReportsRemoteConfig,
+                Capability::ReportsEffectiveConfig,
+                Capability::ReportsHealth,
+                Capability::ReportsAvailableComponents,
+            ]),
+            health: Some(Health {
+                last_error: "out of memory".into(),
+                started_at: Some(MORNING),
+                unhealthy_components: vec![component; 7],
+                unhealthy_left_out: 40,
+                ..Health::default()
+            }),
+            remote_config: Some(report(RemoteConfigState::Failed)),
+            failed_config: Some(FailedConfig { hash: offered().as_bytes().to_vec(), error: "bad".into(), at: MORNING }),
+            effective_config: Some(EffectiveConfigSummary { hash: [7; 32], size: 5_120 }),
+            available_components: Some(ComponentsSummary { hash: vec![9; 32], count: Some(87) }),
+            custom_capabilities: (0..40).map(|number| format!("io.example.capability-{number}")).collect(),
+            ..view.record
+        };
+        view
+    }
+
+    #[test]
+    fn lists_end_with_how_many_were_left_out() {
+        let status = rendered(&talkative(), &AgentStatus::default());
+        let health = status.health.expect("health");
+        assert_eq!((health.unhealthy_components.len(), health.unhealthy_left_out), (4, Some(43)));
+        assert_eq!(status.custom_capabilities.len(), 16);
+        assert_eq!(status.custom_capabilities[15], "… 25 more");
+    }
+
+    #[test]
+    fn a_restarted_operator_blanks_nothing_that_is_about_to_be_told_again() {
+        let before = rendered(&talkative(), &AgentStatus::default());
+        let mut quiet = talkative();
+        quiet.record = AgentRecord {
+            capabilities: quiet.record.capabilities,
+            failed_config: quiet.record.failed_config,
+            ..AgentRecord::default()
+        };
+        assert_eq!(rendered(&quiet, &before), before);
+    }
+
+    #[test]
+    fn what_an_agent_is_not_able_to_report_any_more_is_dropped() {
+        let before = rendered(&talkative(), &AgentStatus::default());
+        let mut changed = view();
+        changed.record.capabilities = capabilities(&[Capability::ReportsStatus]);
+        let after = rendered(&changed, &before);
+        assert_eq!(after.health, None);
+        assert_eq!(after.effective_config, None);
+        assert_eq!(after.available_components, None);
+        assert_eq!(after.custom_capabilities, Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_lost_fleet_withdraws_nothing_and_its_return_restores_the_status() {
+        let mut view = view();
+        view.record.remote_config = Some(report(RemoteConfigState::Applied));
+        let before = rendered(&view, &AgentStatus::default());
+        let matched = view.assignment.clone();
+        view.assignment = AssignmentView::Unmatched(UnmatchedBecause::NoFleetSelects);
+        let lost = rendered(&view, &before);
+        assert_eq!((lost.fleet.as_deref(), &lost.revision), (None, &before.revision));
+        assert_eq!(lost.remote_config, before.remote_config);
+        assert_eq!(find(&lost.conditions, ConditionType::Matched).map(|condition| &*condition.status), Some("False"));
+        view.assignment = matched;
+        assert_eq!(rendered(&view, &lost), before);
+    }
+
+    #[test]
+    fn what_failed_is_kept_until_it_is_applied() {
+        let failed = rendered(&talkative(), &AgentStatus::default());
+        let kept = |status: &AgentStatus| status.remote_config.as_ref().is_some_and(|config| config.failed.is_some());
+        let mut view = view();
+        for (state, expected) in [(RemoteConfigState::Applying, true), (RemoteConfigState::Applied, false)] {
+            view.record.remote_config = Some(report(state));
+            assert_eq!(kept(&rendered(&view, &failed)), expected, "{state:?}");
+        }
+        view.record.remote_config =
+            Some(RemoteConfigReport { hash: b"another".to_vec(), ..report(RemoteConfigState::Applied) });
+        assert!(kept(&rendered(&view, &failed)), "another was applied");
+    }
+
+    #[test]
+    fn a_fleet_that_gives_nothing_new_leaves_the_former_offer() {
+        let before = rendered(&view(), &AgentStatus::default());
+        let offered = |status: &AgentStatus| status.remote_config.as_ref().and_then(|config| config.offered.clone());
+        let mut view = view();
+        for (remaining, expected) in [
+            (GivenView::NoRevision, offered(&before)),
+            (GivenView::TemplateFailed { revision: revision(), message: "x".into() }, offered(&before)),
+            (GivenView::Offer { revision: revision(), remote_config: None }, None),
+        ] {
+            view.assignment = given(remaining);
+            assert_eq!(offered(&rendered(&view, &before)), expected);
+        }
+    }
+
+    #[test]
+    fn an_agent_is_gone_since_it_went_not_since_that_was_written() {
+        let before = rendered(&view(), &AgentStatus::default());
+        let mut view = view();
+        let went = MORNING + 10.minutes();
+        view.connection.liveness = LivenessView::Disconnected { since: went, how: Departure::Silent };
+        let owner = owner();
+        let after = render(&view, &before, at(went + 5.minutes(), &owner));
+        let connected = find(&after.conditions, ConditionType::Connected).expect("the condition");
+        assert_eq!((&*connected.status, &*connected.reason), ("False", "HeartbeatMissing"));
+        assert_eq!(connected.last_transition_time, Time(went));
+    }
+
+    #[test]
+    fn the_same_view_later_makes_the_same_status() {
+        let owner = owner();
+        for mut view in [view(), talkative()] {
+            view.connection.since = "2027-01-15T08:00:00.123456789Z".parse().expect("a time");
+            let status = render(&view, &AgentStatus::default(), at(MORNING, &owner));
+            let acknowledged = serde_json::to_value(&status).expect("JSON");
+            let read: AgentStatus = serde_json::from_value(acknowledged.clone()).expect("a status");
+            let again = render(&view, &read, at(MORNING + 1.hour(), &owner));
+            assert_eq!(difference(&acknowledged, &serde_json::to_value(&again).expect("JSON")), None);
+        }
+    }
+
+    #[test]
+    fn the_status_stays_small() {
+        let metadata = 600; // name, namespace, uid, version, times, six labels
+        let mut talkative = talkative();
+        talkative.record.health.as_mut().expect("health").last_error = "x".repeat(10_000);
+        talkative.record.custom_capabilities.truncate(4);
+        talkative.record.description = Some(Attributes {
+            identifying: BTreeMap::from_iter((0..4).map(|n| (format!("service.key{n}"), "v".repeat(36)))),
+            non_identifying: BTreeMap::from_iter((0..8).map(|n| (format!("host.key{n}"), "v".repeat(24)))),
+        });
+        let status = rendered(&talkative, &AgentStatus::default());
+        let size = serde_json::to_vec(&status).expect("JSON").len();
+        assert!(size + metadata < 4_096, "{size} bytes");
+    }
+
+    #[test]
+    fn texts_are_cut_at_a_character_with_a_mark() {
+        for (text, limit, expected) in
+            [("short", 5, "short"), ("longer", 5, "lo…"), ("ääää", 7, "ää…"), ("ääää", 6, "ä…")]
+        {
+            assert_eq!(cut(text, limit), expected);
+            assert!(cut(text, limit).len() <= limit);
+        }
+    }
+}
