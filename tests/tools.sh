@@ -16,7 +16,7 @@ need() { # command, how to get it
 need cargo "install rustup from https://rustup.rs; rust-toolchain.toml then picks the version"
 need cc "apt-get install build-essential (Debian, Ubuntu), dnf install gcc (Fedora), xcode-select --install (macOS)"
 need openssl "apt-get install openssl"
-for tool in flock setsid prlimit; do need "$tool" "apt-get install util-linux"; done
+for tool in flock setsid; do need "$tool" "apt-get install util-linux"; done
 # Go builds the control plane and the agents; what go.mod asks for is the least version.
 if ! command -v go > /dev/null; then
   lacks go "1.26 or later from https://go.dev/dl"
