@@ -34,3 +34,6 @@ pub mod remote_configs;
 pub mod revisions;
 pub mod server;
 pub mod status;
+
+#[cfg(test)]
+mod module_rules;

@@ -353,12 +353,12 @@ pub(crate) mod tests {
     fn what_is_not_listed_any_more_is_gone() {
         let mut known = in_all_namespaces();
         for name in [UID, OTHER] {
-            known.take(0, Event::Apply(observed(name, "telemetry", json!({}))));
+            known.take(0, Event::Apply(observed(name, "telemetry", &json!({}))));
         }
         known.take(0, Event::Init);
-        known.take(0, Event::InitApply(observed(OTHER, "telemetry", json!({}))));
+        known.take(0, Event::InitApply(observed(OTHER, "telemetry", &json!({}))));
         known.take(0, Event::Init);
-        known.take(0, Event::InitApply(observed(UID, "telemetry", json!({}))));
+        known.take(0, Event::InitApply(observed(UID, "telemetry", &json!({}))));
         assert_eq!(known.agents.len(), 2, "nothing is gone before the list is complete");
         assert!(!known.is_synced());
         let changes = known.take(0, Event::InitDone);
@@ -373,8 +373,8 @@ pub(crate) mod tests {
     fn a_listing_speaks_for_its_own_namespace_only() {
         let scope = Scope::new(["telemetry".to_owned()], "opamp-system");
         let mut known = Known::new(&scope);
-        known.take(0, Event::Apply(observed(UID, "opamp-system", json!({}))));
-        known.take(1, Event::Apply(observed(UID, "telemetry", json!({}))));
+        known.take(0, Event::Apply(observed(UID, "opamp-system", &json!({}))));
+        known.take(1, Event::Apply(observed(UID, "telemetry", &json!({}))));
         assert_eq!(known.of(uid(UID)).len(), 2, "one agent with an object in each");
         known.take(1, Event::Init);
         known.take(1, Event::InitDone);
@@ -386,9 +386,9 @@ pub(crate) mod tests {
     #[test]
     fn the_same_object_again_is_no_change() {
         let mut known = in_all_namespaces();
-        assert_eq!(known.take(0, Event::Apply(observed(UID, "telemetry", json!({})))).len(), 1);
-        assert_eq!(known.take(0, Event::Apply(observed(UID, "telemetry", json!({})))).len(), 0);
-        let changes = known.take(0, Event::Apply(at("18", observed(UID, "telemetry", json!({"fleet": "edge"})))));
+        assert_eq!(known.take(0, Event::Apply(observed(UID, "telemetry", &json!({})))).len(), 1);
+        assert_eq!(known.take(0, Event::Apply(observed(UID, "telemetry", &json!({})))).len(), 0);
+        let changes = known.take(0, Event::Apply(at("18", observed(UID, "telemetry", &json!({"fleet": "edge"})))));
         let change = &changes[0];
         assert_eq!(change.before.as_ref().and_then(|before| before.fleet.clone()), None);
         assert_eq!(change.after.as_ref().and_then(|after| after.fleet.as_deref()), Some("edge"));
@@ -397,11 +397,11 @@ pub(crate) mod tests {
     #[test]
     fn counts_follow_labels_and_deletions() {
         let mut known = in_all_namespaces();
-        let mut stray = observed(UID, "opamp-system", json!({}));
+        let mut stray = observed(UID, "opamp-system", &json!({}));
         stray.metadata.labels = None;
         known.take(0, Event::Apply(stray.clone()));
         assert_eq!(known.counts.get("opamp-system"), Some(&Counts { agents: 1, never_matched: 1 }));
-        known.take(0, Event::Apply(at("18", observed(UID, "opamp-system", json!({})))));
+        known.take(0, Event::Apply(at("18", observed(UID, "opamp-system", &json!({})))));
         assert_eq!(known.counts.get("opamp-system"), Some(&Counts { agents: 1, never_matched: 0 }));
         known.take(0, Event::Delete(stray.clone()));
         known.take(0, Event::Delete(stray));
@@ -414,7 +414,7 @@ pub(crate) mod tests {
         let mut changes = index.changes();
         let generation = index.generation();
         assert!(!index.is_synced());
-        index.relist([serde_json::to_value(observed(UID, "telemetry", json!({}))).expect("JSON")]);
+        index.relist([serde_json::to_value(observed(UID, "telemetry", &json!({}))).expect("JSON")]);
         index.synced().await;
         assert_eq!(*generation.borrow(), 1);
         assert_eq!(changes.recv().await.expect("a change").after.map(|after| after.uid), Some(uid(UID)));
@@ -437,7 +437,7 @@ pub(crate) mod tests {
             "remoteConfig": {"offered": hash, "lastReported": hash, "status": "Applied"},
             "conditions": [condition("Matched"), condition("Connected"), condition("Healthy"), condition("ConfigApplied")],
         });
-        let summary = summarise(observed(UID, "telemetry", status), &mut Interner::default()).expect("a summary");
+        let summary = summarise(observed(UID, "telemetry", &status), &mut Interner::default()).expect("a summary");
         let boxed = [summary.offered.as_deref(), summary.last_reported.as_deref(), summary.failed.as_deref()];
         let heap =
             boxed.into_iter().flatten().map(|bytes| bytes.len() + ALLOCATION).sum::<usize>() + 36 + 10 + 2 * ALLOCATION; // the object's uid, and a resourceVersion of ten digits

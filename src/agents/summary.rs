@@ -184,6 +184,27 @@ struct ObservedFailure {
     hash: String,
 }
 
+impl ObservedConnection {
+    fn summarise(&self, interner: &mut Interner) -> ConnectionSummary {
+        ConnectionSummary {
+            replica: interner.share(&self.replica),
+            incarnation: interner.share(&self.incarnation),
+            epoch: self.epoch,
+            since: self.since.0,
+        }
+    }
+}
+
+impl ObservedRevision {
+    fn summarise(&self, interner: &mut Interner) -> RevisionSummary {
+        RevisionSummary {
+            hash: interner.share(&self.hash),
+            fleet_uid: interner.share(&self.fleet_uid),
+            epoch: self.epoch,
+        }
+    }
+}
+
 /// Texts that thousands of agents have in common, kept once.
 #[derive(Debug, Default)]
 pub(super) struct Interner {
@@ -231,22 +252,13 @@ pub(super) fn summarise(agent: ObservedAgent, interner: &mut Interner) -> Option
             .and_then(|labels| labels.get(FLEET_LABEL))
             .map(|name| interner.share(name)),
         fleet: status.fleet.as_deref().map(|name| interner.share(name)),
-        connection: status.connection.map(|connection| ConnectionSummary {
-            replica: interner.share(&connection.replica),
-            incarnation: interner.share(&connection.incarnation),
-            epoch: connection.epoch,
-            since: connection.since.0,
-        }),
+        connection: status.connection.map(|connection| connection.summarise(interner)),
         accepts_remote_config: status.capabilities.iter().any(|capability| capability == "AcceptsRemoteConfig"),
         offered: remote_config.offered.as_deref().and_then(written::bytes),
         last_reported: remote_config.last_reported.as_deref().and_then(written::bytes),
         state: remote_config.status.as_deref().and_then(written::read_state),
         failed: remote_config.failed.and_then(|failed| written::bytes(&failed.hash)),
-        revision: status.revision.map(|revision| RevisionSummary {
-            hash: interner.share(&revision.hash),
-            fleet_uid: interner.share(&revision.fleet_uid),
-            epoch: revision.epoch,
-        }),
+        revision: status.revision.map(|revision| revision.summarise(interner)),
         reoffer_requested: requested_at(agent.spec.reoffer.as_ref()),
         reoffer_granted: requested_at(status.reoffer.as_ref()),
     })
@@ -284,7 +296,7 @@ fn verdict(condition: &Condition) -> Verdict {
 fn failure(conditions: &[Condition]) -> Option<Box<str>> {
     let condition = find(conditions, ConditionType::ConfigApplied)?;
     (verdict(condition) == Verdict::False && !condition.message.is_empty())
-        .then(|| condition.message[..condition.message.floor_char_boundary(FAILURE_LIMIT)].into())
+        .then(|| written::beginning(&condition.message, FAILURE_LIMIT).into())
 }
 
 #[cfg(test)]
@@ -295,7 +307,7 @@ pub(super) mod tests {
 
     pub(in crate::agents) const UID: &str = "01900000-0000-7000-8000-000000000001";
 
-    pub(in crate::agents) fn observed(name: &str, namespace: &str, status: Value) -> ObservedAgent {
+    pub(in crate::agents) fn observed(name: &str, namespace: &str, status: &Value) -> ObservedAgent {
         serde_json::from_value(json!({
             "apiVersion": "opamp.dev/v1alpha1",
             "kind": "Agent",
@@ -336,7 +348,7 @@ pub(super) mod tests {
                     "lastTransitionTime": "2026-11-29T12:35:00Z"},
             ],
         });
-        let summary = summarise(observed(UID, "telemetry", status), &mut Interner::default()).expect("a summary");
+        let summary = summarise(observed(UID, "telemetry", &status), &mut Interner::default()).expect("a summary");
         let connection = summary.connection.clone().expect("claimed");
         assert_eq!((&*connection.replica, &*connection.incarnation, connection.epoch), ("opamp-1", "ab12", 4));
         assert_eq!((summary.fleet.as_deref(), summary.fleet_label.as_deref()), (Some("edge"), Some("edge")));
@@ -358,11 +370,11 @@ pub(super) mod tests {
     #[test]
     fn an_object_without_status_or_with_another_name_does_no_harm() {
         let mut interner = Interner::default();
-        let fresh = observed(UID, "telemetry", json!({"observedGeneration": -1}));
+        let fresh = observed(UID, "telemetry", &json!({"observedGeneration": -1}));
         let summary = summarise(fresh, &mut interner).expect("a summary");
         assert_eq!((summary.epoch(), summary.is_connected(), summary.state), (0, false, None));
         for name in ["collector", "01900000000070008000000000000001", "01900000-0000-7000-8000-00000000000A"] {
-            assert!(summarise(observed(name, "telemetry", json!({})), &mut interner).is_none(), "{name}");
+            assert!(summarise(observed(name, "telemetry", &json!({})), &mut interner).is_none(), "{name}");
         }
     }
 

@@ -24,6 +24,13 @@ pub fn bytes(hex: &str) -> Option<Box<[u8]>> {
     hex.as_bytes().chunks_exact(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
 }
 
+/// The longest beginning of a text that has at most so many bytes.
+#[must_use]
+pub fn beginning(text: &str, limit: usize) -> &str {
+    let end = (0..=limit.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    &text[..end]
+}
+
 /// What stands in `status.remoteConfig.status`.
 #[must_use]
 pub fn state(state: RemoteConfigState) -> String {
@@ -60,6 +67,14 @@ mod tests {
         assert_eq!(hex(&[0x0a, 0xff]), "0aff");
         for wrong in ["a", "zz", "+1", "äa", "0aff1"] {
             assert_eq!(bytes(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_beginning_ends_at_a_character() {
+        for (text, limit, expected) in [("abc", 5, "abc"), ("abc", 2, "ab"), ("ää", 3, "ä"), ("ä", 1, ""), ("", 0, "")]
+        {
+            assert_eq!(beginning(text, limit), expected);
         }
     }
 

@@ -1,6 +1,6 @@
 //! A fleet as replicas serve it: whom it takes, and what it offers.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -194,6 +194,21 @@ impl FleetEntry {
         }
     }
 
+    /// What an agent reports, without content that came from Secrets of this fleet. It goes through this before it is
+    /// kept, logged or shown.
+    #[must_use]
+    pub fn scrub<'t>(&self, reported: &'t str) -> Cow<'t, str> {
+        let (current, update) = match &self.offering {
+            Offering::NoRevision | Offering::NotLoaded => (None, None),
+            Offering::Revisions(revisions) => (revisions.current.as_ref(), revisions.update.as_ref()),
+        };
+        let update = update.filter(|update| current != Some(update));
+        current.into_iter().chain(update).fold(Cow::Borrowed(reported), |text, revision| match text {
+            Cow::Borrowed(text) => revision.secrets().scrub(text),
+            Cow::Owned(text) => Cow::Owned(revision.secrets().scrub(&text).into_owned()),
+        })
+    }
+
     /// Whether an agent with these attributes belongs to it.
     #[must_use]
     pub fn selects(&self, attributes: &Attributes) -> bool {
@@ -206,6 +221,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::{
+        api::remote_config::{ConfigFormat, TemplateMode},
+        catalog::revision::{Origin, Revision, RevisionEntry, RevisionFile},
+    };
 
     #[test]
     fn anonymous_agents_join_where_they_are_permitted() {
@@ -218,6 +237,33 @@ mod tests {
             let namespaces: AnonymousNamespaces = flag.iter().map(|word| (*word).to_owned()).collect();
             assert_eq!(namespaces.permit(namespace), expected, "{flag:?}, {namespace}");
         }
+    }
+
+    #[test]
+    fn reports_are_scrubbed_of_the_secrets_of_both_revisions() {
+        let with_secret = |secret: &'static [u8]| {
+            let file = RevisionFile {
+                name: "token".into(),
+                content_type: String::new(),
+                origin: Origin::Secret,
+                body: secret.into(),
+            };
+            let entry = RevisionEntry {
+                name: "base".into(),
+                selector: None,
+                template: TemplateMode::Disabled,
+                format: ConfigFormat::Opaque,
+                files: vec![file],
+            };
+            let revision = Revision { entries: vec![entry] };
+            Some(Arc::new(LoadedRevision::new(revision.hash(), revision)))
+        };
+        let mut fleet = AgentFleet::new("edge", serde_json::from_value(json!({"selector": {}})).unwrap());
+        (fleet.metadata.namespace, fleet.metadata.uid) = (Some("telemetry".into()), Some("uid".into()));
+        let (current, update) = (with_secret(b"old-canary"), with_secret(b"new-canary"));
+        let offering = Offering::Revisions(Revisions { current, update, threshold: Threshold::Below(0), epoch: 1 });
+        let fleet = FleetEntry::new(&fleet, offering).unwrap();
+        assert_eq!(fleet.scrub("old-canary, new-canary, other"), "[redacted], [redacted], other");
     }
 
     fn named(status: serde_json::Value) -> Result<NamedRevisions, NoThreshold> {

@@ -16,6 +16,7 @@ pub mod library;
 pub mod loader;
 pub mod offers;
 pub mod revision;
+pub mod scrub;
 pub mod stored;
 pub mod template;
 pub mod threshold;
@@ -28,3 +29,5 @@ pub use offers::LoadedRevision;
 pub use revision::{Origin, Revision, RevisionEntry, RevisionFile, RevisionHash};
 pub use stored::{InputsDigest, PackedRevision};
 pub use threshold::{Bucket, Threshold};
+
+pub use crate::opamp::offer::ConfigHash;

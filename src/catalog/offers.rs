@@ -14,6 +14,7 @@ use super::{
     cache::{OfferCache, cached},
     fleet::SecretContent,
     revision::{Origin, Revision, RevisionFile, RevisionHash},
+    scrub::Scrubber,
     template::{Template, TemplateError, agent_value},
     yaml::{self, Quoting, YamlError},
 };
@@ -34,22 +35,18 @@ use crate::{
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum NoOffer {
     /// A template does not compile or fails for the agent's attributes.
-    #[error("RemoteConfig {remote_config}, file {file:?}: {error}")]
+    #[error("{place}: {error}")]
     Template {
-        /// The name of the `RemoteConfig`.
-        remote_config: String,
-        /// The name of the file.
-        file: String,
+        /// Where.
+        place: FilePlace,
         /// What went wrong, and where in the template.
         error: TemplateError,
     },
     /// The template gives something that is not YAML for this agent.
-    #[error("RemoteConfig {remote_config}, file {file:?} as rendered for this agent: {error}")]
+    #[error("{place} as rendered for this agent: {error}")]
     Rendered {
-        /// The name of the `RemoteConfig`.
-        remote_config: String,
-        /// The name of the file.
-        file: String,
+        /// Where.
+        place: FilePlace,
         /// What is wrong, and where in the rendered text.
         error: YamlError,
     },
@@ -61,6 +58,21 @@ pub enum NoOffer {
     SecretsNeedTls(String),
 }
 
+/// A file of a `RemoteConfig`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct FilePlace {
+    /// The name of the `RemoteConfig`.
+    pub remote_config: String,
+    /// The name of the file.
+    pub file: String,
+}
+
+impl fmt::Display for FilePlace {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "RemoteConfig {}, file {:?}", self.remote_config, self.file)
+    }
+}
+
 /// What becomes of a revision for one agent: `Ok(None)` where it has no file for it.
 pub type OfferResult = Result<Option<Arc<RemoteConfigOffer>>, NoOffer>;
 
@@ -68,6 +80,7 @@ pub type OfferResult = Result<Option<Arc<RemoteConfigOffer>>, NoOffer>;
 pub struct LoadedRevision {
     hash: RevisionHash,
     entries: Vec<LoadedEntry>,
+    secrets: Scrubber,
     /// By the entries that an agent gets, as a bit set: none of them is templated.
     shared: Mutex<OfferCache<u64>>,
     /// By everything that the agent's templates see.
@@ -109,13 +122,14 @@ impl LoadedRevision {
     /// Prepares a revision for serving; `hash` is its own.
     #[must_use]
     pub fn new(hash: RevisionHash, revision: Revision) -> Self {
+        let secrets = Scrubber::of(&revision);
         let entries = revision.entries.into_iter().map(|entry| LoadedEntry {
             name: entry.name,
             selector: entry.selector,
             format: entry.format,
             files: entry.files.into_iter().map(|file| LoadedFile::new(file, entry.template)).collect(),
         });
-        Self { hash, entries: entries.collect(), shared: Mutex::default(), rendered: Mutex::default() }
+        Self { hash, entries: entries.collect(), secrets, shared: Mutex::default(), rendered: Mutex::default() }
     }
 
     /// The hash of the whole revision.
@@ -124,33 +138,35 @@ impl LoadedRevision {
         self.hash
     }
 
+    /// What takes the content of its Secrets out of text.
+    #[must_use]
+    pub fn secrets(&self) -> &Scrubber {
+        &self.secrets
+    }
+
     /// The configuration for one agent. Equal attributes give equal bytes on every replica.
     pub fn offer(&self, uid: &InstanceUid, attributes: &Attributes, secrets: SecretContent) -> OfferResult {
-        let entries: Vec<(usize, &LoadedEntry)> = self
-            .entries
-            .iter()
-            .enumerate()
-            .filter(|(_, entry)| entry.selector.as_ref().is_none_or(|s| s.matches(|key| attributes.get(key))))
-            .collect();
-        let files = || entries.iter().flat_map(|(_, entry)| &entry.files);
+        let selects = |selector: &AttributeSelector| selector.matches(|key| attributes.get(key));
+        let (mut chosen, mut entries) = (0_u64, Vec::new());
+        for (index, entry) in (0_u32..).zip(&self.entries) {
+            if entry.selector.as_ref().is_none_or(selects) {
+                chosen |= 1_u64.checked_shl(index).unwrap_or_default();
+                entries.push(entry);
+            }
+        }
+        let files = || entries.iter().flat_map(|entry| &entry.files);
         if secrets == SecretContent::Withheld
             && let Some(secret) = files().find(|file| file.file.origin == Origin::Secret)
         {
             return Err(NoOffer::SecretsNeedTls(secret.file.name.clone()));
         }
-        let chosen =
-            entries.iter().fold(0_u64, |bits, (index, _)| bits | 1_u64.checked_shl(to_u32(*index)).unwrap_or(0));
-        let compute = || encode(entries.iter().map(|(_, entry)| *entry), uid, attributes);
+        let compute = || encode(&entries, uid, attributes);
         if files().any(|file| matches!(file.body, Body::Templated(_))) {
             cached(&self.rendered, template_input(chosen, uid, attributes), compute)
         } else {
             cached(&self.shared, chosen, compute)
         }
     }
-}
-
-fn to_u32(index: usize) -> u32 {
-    u32::try_from(index).unwrap_or(u32::MAX)
 }
 
 impl LoadedFile {
@@ -167,20 +183,17 @@ impl LoadedFile {
 
     fn render(&self, entry: &LoadedEntry, uid: &InstanceUid, attributes: &Attributes) -> Result<Bytes, NoOffer> {
         let Body::Templated(template) = &self.body else { return Ok(self.file.body.clone()) };
-        let (remote_config, file) = (|| entry.name.clone(), || self.file.name.clone());
+        let place = || FilePlace { remote_config: entry.name.clone(), file: self.file.name.clone() };
         let rendered = (**template)
             .as_ref()
             .map_err(Clone::clone)
             .and_then(|template| template.render(&agent_value(uid, attributes)))
-            .map_err(|error| NoOffer::Template { remote_config: remote_config(), file: file(), error })?;
+            .map_err(|error| NoOffer::Template { place: place(), error })?;
         match entry.format {
             ConfigFormat::Opaque => {}
             ConfigFormat::OpenTelemetryCollector => {
-                yaml::parse(&rendered, quoting(self.file.origin)).map_err(|error| NoOffer::Rendered {
-                    remote_config: remote_config(),
-                    file: file(),
-                    error,
-                })?;
+                yaml::parse(&rendered, quoting(self.file.origin))
+                    .map_err(|error| NoOffer::Rendered { place: place(), error })?;
             }
         }
         Ok(rendered.into())
@@ -196,11 +209,7 @@ pub fn quoting(origin: Origin) -> Quoting {
     }
 }
 
-fn encode<'a>(
-    entries: impl Iterator<Item = &'a LoadedEntry>,
-    uid: &InstanceUid,
-    attributes: &Attributes,
-) -> OfferResult {
+fn encode(entries: &[&LoadedEntry], uid: &InstanceUid, attributes: &Attributes) -> OfferResult {
     let mut config_map = BTreeMap::new();
     for entry in entries {
         for loaded in &entry.files {

@@ -83,7 +83,13 @@ pub fn parse(text: &str, quoting: Quoting) -> Result<Node, YamlError> {
         legacy_octal_numbers: true,
         with_snippet: false,
         non_finite_float_policy: serde_saphyr::NonFiniteFloatPolicy::PassThrough,
-        budget: serde_saphyr::budget! { max_nodes: 100_000, max_depth: 64, max_anchors: 1_000 },
+        budget: serde_saphyr::budget! {
+            max_nodes: 100_000,
+            max_depth: 64,
+            max_anchors: 1_000,
+            max_buffered_comment_events: 10_000,
+            enforce_alias_anchor_ratio: false,
+        },
     };
     match serde_saphyr::from_str_with_options::<Option<Node>>(text, options) {
         Ok(node) => Ok(node.unwrap_or(Node::Null)),
@@ -260,6 +266,23 @@ mod tests {
             ),
         ] {
             assert_eq!(parse(yaml, Quoting::Allowed), Ok(expected), "{yaml:?}");
+        }
+    }
+
+    #[test]
+    fn what_people_write_is_accepted() {
+        for (case, yaml) in [
+            ("document markers", "---\r\na: 1\r\n...\r\n".to_owned()),
+            ("comments alone", "# a\n# b\n".into()),
+            ("a long comment", format!("a:\n{}  b: 1\n", "  # why\n".repeat(2_000))),
+            ("a long comment in a list", format!("a:\n{}  - b\n", "  # why\n".repeat(2_000))),
+            ("an anchor used often", format!("x: &x {{a: 1}}\nall:\n{}", "  - *x\n".repeat(500))),
+            ("a merge key used often", format!("x: &x {{a: 1}}\nall:\n{}", "  - {<<: *x, b: 2}\n".repeat(500))),
+            ("a long list", format!("all:\n{}", "  - name\n".repeat(50_000))),
+            ("a tag", "a: !custom b".into()),
+            ("a block", "a: |\n  b\n  c\nd: >-\n  e\n  f\n".into()),
+        ] {
+            assert!(parse(&yaml, Quoting::Allowed).is_ok(), "{case}: {:?}", parse(&yaml, Quoting::Allowed));
         }
     }
 

@@ -164,7 +164,8 @@ fn restated(
     } else {
         return None;
     };
-    let identity = Identity::parse(&connection.identity)?;
+    // Which fleets an identity of a later version may join is not known here: what was said of them stays.
+    let Some(identity) = Identity::parse(&connection.identity) else { return Some(status) };
     let attributes = recall(&status).description;
     let subject = Subject { uid: *uid, identity: &identity, attributes: attributes.as_ref(), home: Some(namespace) };
     let is_matched =
@@ -181,4 +182,141 @@ fn restated(
         Assignment::Matched(..) | Assignment::Unmatched(_) if is_matched => orphans::lost(&status, now),
         Assignment::Matched(..) | Assignment::Unmatched(_) => status,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        api::{
+            agent_fleet::{EffectiveConfigDetail, EnrollmentMethod},
+            selector::AttributeSelector,
+        },
+        catalog::{
+            AnonymousNamespaces, Policy, SecretContent,
+            fleet::{FleetEntry, Offering},
+        },
+    };
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
+
+    fn status(connected: &str, fleet: Option<&str>) -> AgentStatus {
+        let condition = |type_: &str, status: &str, reason: &str| {
+            json!({"type": type_, "status": status, "reason": reason, "message": "",
+                "lastTransitionTime": "2026-11-29T12:00:00Z"})
+        };
+        let (matched, why) = if fleet.is_some() { ("True", "FleetSelects") } else { ("False", "NoFleetSelects") };
+        let reason = if connected == "True" { "SessionOpen" } else { "ConnectionClosed" };
+        serde_json::from_value(json!({
+            "fleet": fleet,
+            "connection": {"transport": "WebSocket", "replica": "replica-0", "incarnation": "1111111111", "epoch": 1,
+                "since": "2026-11-29T12:00:00Z", "method": "Anonymous", "identity": "anonymous", "remoteAddress": "::1"},
+            "attributes": {"identifying": {"service.name": "otelcol"}},
+            "capabilities": ["AcceptsRemoteConfig"],
+            "conditions": [condition("Matched", matched, why), condition("Connected", connected, reason)],
+        }))
+        .expect("a status")
+    }
+
+    fn catalog(fleets: &[(&str, &str)]) -> Catalog {
+        let fleets = fleets.iter().map(|(namespace, name)| {
+            Arc::new(FleetEntry {
+                namespace: (*namespace).into(),
+                name: (*name).into(),
+                uid: "uid".into(),
+                priority: 0,
+                created: Timestamp::UNIX_EPOCH,
+                selector: AttributeSelector::default(),
+                methods: vec![EnrollmentMethod::Anonymous],
+                effective_config: EffectiveConfigDetail::Hash,
+                offering: Offering::NoRevision,
+            })
+        });
+        let policy = Policy { anonymous: AnonymousNamespaces::All, secrets: SecretContent::Withheld };
+        Catalog::new(fleets.collect(), policy, 1)
+    }
+
+    /// The fleet and the conditions that are said anew; `None`: nothing is said.
+    fn said(former: &AgentStatus, gone: &[&str], fleets: &[(&str, &str)]) -> Option<(Option<String>, Vec<String>)> {
+        let gone = gone.iter().filter_map(|identity| Holder::parse(identity)).collect();
+        let after = restated(&InstanceUid::generate(), "telemetry", former, &gone, &catalog(fleets), NOW)?;
+        let shown = after.conditions.iter().filter(|it| ["Matched", "Connected"].contains(&it.type_.as_str()));
+        Some((after.fleet, shown.map(|it| format!("{}={}", it.type_, it.status)).collect()))
+    }
+
+    #[test]
+    fn the_leader_speaks_only_for_agents_that_nobody_else_speaks_for() {
+        let here = [("telemetry", "edge")];
+        let gone = ["replica-0_1111111111"];
+        for (case, former, gone, fleets, expected) in [
+            ("its replica lives", status("True", Some("edge")), &[][..], &here[..], None),
+            ("a later run's", status("True", Some("edge")), &["replica-0_2222222222"][..], &here[..], None),
+            (
+                "its replica is gone",
+                status("True", Some("edge")),
+                &gone[..],
+                &here[..],
+                Some((Some("edge"), ["Matched=True", "Connected=Unknown"])),
+            ),
+            (
+                "gone, and its fleet too",
+                status("True", Some("edge")),
+                &gone[..],
+                &[][..],
+                Some((None, ["Matched=False", "Connected=Unknown"])),
+            ),
+            (
+                "it left",
+                status("False", Some("edge")),
+                &[][..],
+                &here[..],
+                Some((Some("edge"), ["Matched=True", "Connected=False"])),
+            ),
+            (
+                "it left, its fleet is gone",
+                status("False", Some("edge")),
+                &[][..],
+                &[][..],
+                Some((None, ["Matched=False", "Connected=False"])),
+            ),
+            (
+                "it left, a fleet elsewhere",
+                status("False", Some("edge")),
+                &[][..],
+                &[("shop", "edge")][..],
+                Some((None, ["Matched=False", "Connected=False"])),
+            ),
+            (
+                "it left, the fleet is back",
+                status("False", None),
+                &[][..],
+                &here[..],
+                Some((Some("edge"), ["Matched=True", "Connected=False"])),
+            ),
+            (
+                "it left, another fleet",
+                status("False", Some("edge")),
+                &[][..],
+                &[("telemetry", "core")][..],
+                Some((Some("core"), ["Matched=True", "Connected=False"])),
+            ),
+        ] {
+            let expected =
+                expected.map(|(fleet, conditions)| (fleet.map(str::to_owned), conditions.map(str::to_owned).to_vec()));
+            assert_eq!(said(&former, gone, fleets), expected, "{case}");
+        }
+    }
+
+    #[test]
+    fn what_needs_no_word_is_not_touched() {
+        let former = status("False", Some("edge"));
+        let here = catalog(&[("telemetry", "edge")]);
+        let after = restated(&InstanceUid::generate(), "telemetry", &former, &BTreeSet::new(), &here, NOW);
+        assert_eq!(after, Some(former));
+        let mut later = status("False", Some("edge"));
+        later.connection.as_mut().expect("a connection").identity = "token:telemetry/edge".into();
+        let after = restated(&InstanceUid::generate(), "telemetry", &later, &BTreeSet::new(), &here, NOW);
+        assert_eq!(after, Some(later), "an identity of a later version");
+    }
 }

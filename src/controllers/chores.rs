@@ -171,3 +171,164 @@ fn owner(agent: &Arc<AgentSummary>) -> Option<Holder> {
         incarnation: Incarnation::from_text(&*connection.incarnation),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+    use kube::runtime::watcher::Event;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{
+        agents::index::AgentIndex,
+        api::agent_fleet::{AgentFleet, EffectiveConfigDetail},
+        catalog::{
+            Policy,
+            fleet::{FleetEntry, Offering},
+        },
+    };
+
+    const SINCE: &str = "2026-11-29T12:00:00Z";
+    /// An hour after the agents of these tests came or went.
+    const NOW: Timestamp = Timestamp::constant(1_795_957_200, 0);
+
+    /// An agent that the first run of replica-0 claimed.
+    fn agent(number: u32, namespace: &str, connected: &str, epoch: i64) -> Value {
+        json!({
+            "metadata": {"name": format!("01900000-0000-7000-8000-{number:012x}"), "namespace": namespace,
+                "resourceVersion": "1", "creationTimestamp": SINCE, "labels": {"opamp.dev/fleet": "edge"}},
+            "spec": {},
+            "status": {
+                "connection": {"replica": "replica-0", "incarnation": "1111111111", "epoch": epoch, "since": SINCE},
+                "conditions": [{"type": "Connected", "status": connected, "reason": "Any", "message": "",
+                    "lastTransitionTime": SINCE}],
+            },
+        })
+    }
+
+    fn agents(all: impl IntoIterator<Item = Value>) -> Vec<Arc<AgentSummary>> {
+        AgentIndex::holding(all).all()
+    }
+
+    fn catalog(fleets: &[(&str, &str, i32)], generation: u64) -> Catalog {
+        let fleets = fleets.iter().map(|(namespace, name, priority)| {
+            Arc::new(FleetEntry {
+                namespace: (*namespace).into(),
+                name: (*name).into(),
+                uid: "uid".into(),
+                priority: *priority,
+                created: Timestamp::UNIX_EPOCH,
+                selector: AttributeSelector::default(),
+                methods: vec![EnrollmentMethod::Anonymous],
+                effective_config: EffectiveConfigDetail::Hash,
+                offering: Offering::NoRevision,
+            })
+        });
+        Catalog::new(fleets.collect(), Policy::default(), generation)
+    }
+
+    /// The chores of these seconds, as the names of what is done to which object.
+    fn chores(
+        housekeeping: &mut Housekeeping,
+        agents: &[Arc<AgentSummary>],
+        presence: &mut Presence,
+        now: Instant,
+    ) -> Vec<String> {
+        let due = housekeeping.due(agents, presence, |_| Kept::For(Duration::from_secs(86_400)), (now, NOW));
+        due.chores
+            .iter()
+            .map(|chore| match chore {
+                Chore::Delete(agent) => format!("delete {}", agent.namespace),
+                Chore::Restate(agent) => format!("restate {}", agent.namespace),
+                Chore::DeleteLease(expired) => format!("delete Lease {}", expired.name),
+            })
+            .collect()
+    }
+
+    fn lease_of(identity: &str) -> Lease {
+        let mut lease = Lease::default();
+        lease.metadata.name = Some("opamp-replica-replica-0".into());
+        lease.spec = Some(LeaseSpec { holder_identity: Some(identity.into()), ..LeaseSpec::default() });
+        lease
+    }
+
+    #[test]
+    fn only_agents_whose_replica_is_gone_for_a_minute_are_restated() {
+        let start = Instant::now();
+        let agents = agents([agent(1, "connected", "True", 1), agent(2, "left", "False", 1)]);
+        for (case, holder, expected) in [
+            ("its replica lives", "replica-0_1111111111", &[][..]),
+            ("its replica was replaced", "replica-0_2222222222", &["restate connected"]),
+        ] {
+            let (mut housekeeping, mut presence) = (Housekeeping::default(), Presence::default());
+            for second in (0..60).step_by(3) {
+                let now = start + Duration::from_secs(second);
+                let mut lease = lease_of(holder);
+                lease.metadata.resource_version = Some(second.to_string());
+                presence.apply(Event::Apply(lease), now);
+                assert_eq!(chores(&mut housekeeping, &agents, &mut presence, now), [""; 0], "{case} at {second} s");
+            }
+            let minute = start + Duration::from_secs(60);
+            assert_eq!(chores(&mut housekeeping, &agents, &mut presence, minute), expected, "{case}");
+        }
+    }
+
+    #[test]
+    fn agents_that_are_away_are_matched_anew_only_where_fleets_have_changed() {
+        let now = Instant::now();
+        let all = agents([agent(1, "shop", "True", 1), agent(2, "shop", "False", 1), agent(3, "bank", "Unknown", 1)]);
+        let (mut housekeeping, mut presence) = (Housekeeping::default(), Presence::default());
+        let mut look = |housekeeping: &mut Housekeeping, catalog: &Catalog, case: &str, expected: &[&str]| {
+            housekeeping.look_at(catalog, &all);
+            assert_eq!(chores(housekeeping, &all, &mut presence, now), expected, "{case}");
+        };
+        let before = catalog(&[("shop", "edge", 0), ("bank", "edge", 0)], 1);
+        look(&mut housekeeping, &before, "a new leader looks at all", &["restate shop", "restate bank"]);
+        look(&mut housekeeping, &before, "until that was done", &["restate shop", "restate bank"]);
+        for agent in &all {
+            housekeeping.restated(&key(agent));
+        }
+        look(&mut housekeeping, &before, "done", &[]);
+        look(&mut housekeeping, &catalog(&[("bank", "edge", 0), ("shop", "edge", 0)], 2), "no such change", &[]);
+        let other = catalog(&[("shop", "edge", 1), ("bank", "edge", 0)], 3);
+        look(&mut housekeeping, &other, "another priority", &["restate shop"]);
+        look(
+            &mut housekeeping,
+            &catalog(&[("shop", "edge", 1)], 4),
+            "a fleet is gone",
+            &["restate shop", "restate bank"],
+        );
+    }
+
+    #[test]
+    fn an_agent_that_moves_has_a_minute_to_do_so() {
+        let start = Instant::now();
+        let all = agents([agent(1, "from", "False", 1), agent(1, "to", "True", 2), agent(2, "to", "False", 1)]);
+        let (mut housekeeping, mut presence) = (Housekeeping::default(), Presence::default());
+        for (second, expected) in [(0, &[][..]), (59, &[]), (60, &["delete from", "restate to"])] {
+            let now = start + Duration::from_secs(second);
+            assert_eq!(chores(&mut housekeeping, &all, &mut presence, now), expected, "{second}");
+        }
+        let moved = agents([agent(1, "to", "True", 2)]);
+        chores(&mut housekeeping, &moved, &mut presence, start + Duration::from_secs(61));
+        let again = chores(&mut housekeeping, &all, &mut presence, start + Duration::from_secs(62));
+        assert!(!again.contains(&"delete from".to_owned()), "the minute begins anew");
+    }
+
+    #[test]
+    fn retention_counts_from_the_end_of_the_connection() {
+        let all = agents([agent(1, "shop", "False", 1)]);
+        for (case, kept, expected) in [
+            ("over", Kept::For(Duration::from_secs(3_600)), 1),
+            ("not yet", Kept::For(Duration::from_secs(3_601)), 0),
+            ("for ever", Kept::Always, 0),
+        ] {
+            let due = Housekeeping::default().due(&all, &mut Presence::default(), |_| kept, (Instant::now(), NOW));
+            assert_eq!(due.chores.len(), expected, "{case}");
+        }
+        // The default of a fleet is the one that its schema documents.
+        let spec = serde_json::from_value(json!({"selector": {}})).expect("a spec");
+        let period = AgentFleet::new("edge", spec).spec.retention.period();
+        assert_eq!(period, Some(Duration::from_secs(24 * 3_600)));
+    }
+}

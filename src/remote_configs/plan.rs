@@ -85,3 +85,88 @@ fn written_difference(former: &RemoteConfigResourceStatus, status: &RemoteConfig
     let status = serde_json::to_value(status).ok()?;
     difference(&former, &status)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::revisions::{Bodies, inspect};
+
+    const NOON: Timestamp = Timestamp::constant(1_800_000_000, 0);
+
+    fn remote_config(body: &str, status: &Value) -> RemoteConfig {
+        serde_json::from_value(json!({
+            "apiVersion": "opamp.dev/v1alpha1",
+            "kind": "RemoteConfig",
+            "metadata": {"name": "base", "namespace": "telemetry", "generation": 3},
+            "spec": {"format": "OpenTelemetryCollector", "files": [{"name": "collector.yaml", "body": body}]},
+            "status": status,
+        }))
+        .expect("a RemoteConfig")
+    }
+
+    fn examined(remote_config: &RemoteConfig) -> Examined {
+        Examined::Inspected(inspect(&remote_config.spec, &Bodies::new()))
+    }
+
+    /// The status after a plan, and the reasons of its events. Nothing vanishes from a status that was good before, so
+    /// that replacing field by field is enough.
+    fn applied(remote_config: &RemoteConfig, examined: &Examined, fleets: &[&str]) -> (Value, Vec<&'static str>) {
+        let fleets: Vec<String> = fleets.iter().map(|name| (*name).to_owned()).collect();
+        let plan = plan(remote_config, examined, &fleets, NOON);
+        let mut status = serde_json::to_value(&remote_config.status).expect("JSON");
+        for (field, value) in plan.status.as_ref().and_then(Value::as_object).into_iter().flatten() {
+            status[field] = value.clone();
+        }
+        let mut after = remote_config.clone();
+        after.status = Some(serde_json::from_value(status.clone()).expect("a status"));
+        let again = self::plan(&after, examined, &fleets, NOON + jiff::SignedDuration::from_secs(9));
+        assert_eq!(again, Plan::default(), "once is enough");
+        (status, plan.events.iter().map(|event| event.reason).collect())
+    }
+
+    fn conditions(status: &Value) -> Vec<String> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let conditions = status["conditions"].as_array().expect("conditions");
+        conditions.iter().map(|it| format!("{}={}", text(&it["type"]), text(&it["reason"]))).collect()
+    }
+
+    #[test]
+    fn a_good_one_shows_its_files_and_its_fleets() {
+        let good = remote_config("receivers: {otlp: }", &json!({"observedGeneration": -1}));
+        let (status, events) = applied(&good, &examined(&good), &["core", "edge"]);
+        assert_eq!(conditions(&status), ["Ready=Valid"]);
+        assert_eq!((&status["observedGeneration"], &status["size"]), (&json!(3), &json!(19)));
+        assert_eq!(status["fleets"], json!(["core", "edge"]));
+        assert_eq!(status["files"][0]["name"], "collector.yaml");
+        assert_eq!(status["hash"].as_str().map(str::len), Some(64));
+        assert_eq!(events, [""; 0]);
+    }
+
+    #[test]
+    fn a_broken_one_tells_the_place_and_what_was_last_good() {
+        let good = remote_config("receivers: {otlp: }", &json!({"observedGeneration": -1}));
+        let (status, _) = applied(&good, &examined(&good), &["edge"]);
+        let broken = remote_config("receivers:\n  otlp: [", &status);
+        let (after, events) = applied(&broken, &examined(&broken), &["edge"]);
+        assert_eq!(conditions(&after), ["Ready=InvalidYaml", "Stalled=InvalidYaml"]);
+        assert!(
+            after["conditions"][0]["message"]
+                .as_str()
+                .is_some_and(|it| it.contains("collector.yaml") && it.contains("line"))
+        );
+        assert_eq!((&after["hash"], events), (&status["hash"], vec!["InvalidYaml"]));
+        let mended = remote_config("receivers: {otlp: }", &after);
+        assert_eq!(applied(&mended, &examined(&mended), &["edge"]).1, ["Recovered"]);
+    }
+
+    #[test]
+    fn what_may_still_come_is_waited_for() {
+        let unreadable = remote_config("", &json!({"observedGeneration": -1}));
+        let why = Examined::Unreadable("Secret token could not be read: 403 Forbidden".into());
+        let (status, events) = applied(&unreadable, &why, &[]);
+        assert_eq!(conditions(&status), ["Ready=ReferenceNotFound", "Reconciling=ReferenceNotFound"]);
+        assert_eq!(events, ["ReferenceNotFound"]);
+    }
+}

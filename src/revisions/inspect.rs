@@ -1,7 +1,5 @@
 //! One `RemoteConfig` by itself: are its files there, and are they what it says.
 
-use sha2::{Digest, Sha256};
-
 use super::{
     collector::{CollectorConfig, Components},
     sources::{Bodies, resolve},
@@ -12,12 +10,11 @@ use crate::{
         remote_config::{ConfigFileStatus, ConfigFormat, RemoteConfigSpec, TemplateMode},
     },
     catalog::{
-        RevisionFile,
+        ConfigHash, RevisionFile,
         offers::{config_hash, quoting},
         template::Template,
         yaml::{self, Quoting},
     },
-    opamp::offer::ConfigHash,
 };
 
 /// Most bytes of all files of a `RemoteConfig`, whatever they come from. The CRD counts inline bodies in characters
@@ -106,7 +103,7 @@ impl Inspection {
         let status = |InspectedFile { file, .. }: &InspectedFile| ConfigFileStatus {
             name: file.name.clone(),
             size: i64::try_from(file.body.len()).unwrap_or(i64::MAX),
-            hash: ConfigHash::from_digest(Sha256::digest(&file.body).into()).to_string(),
+            hash: ConfigHash::of(&file.body).to_string(),
         };
         self.files.iter().map(status).collect()
     }

@@ -27,7 +27,7 @@ pub trait Agents: Send + Sync + 'static {
     /// when [`Self::deadline`] has passed.
     fn due(&self, connection: &Arc<Connection>, now: Now) -> Exchange;
 
-    /// When [`Self::due`] must be called at the latest.
+    /// When [`Self::due`] must be called at the latest. Once that was called, a later time or none.
     fn deadline(&self, connection: &Arc<Connection>) -> Option<Instant>;
 
     /// The peer answered a ping, its own or one that [`Connection::ping`] asked for.

@@ -142,3 +142,18 @@ fn concerns_all(error: &io::Error) -> bool {
             | io::ErrorKind::NotConnected
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepting_rests_only_if_the_next_attempt_would_fail_as_well() {
+        const ECONNABORTED: i32 = 103;
+        const ENFILE: i32 = 23;
+        const EMFILE: i32 = 24;
+        for (errno, rests) in [(ECONNABORTED, false), (ENFILE, true), (EMFILE, true)] {
+            assert_eq!(concerns_all(&io::Error::from_raw_os_error(errno)), rests, "errno {errno}");
+        }
+    }
+}

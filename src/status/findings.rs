@@ -131,8 +131,8 @@ mod tests {
     };
     use crate::opamp::record::{FailedConfig, Health, RemoteConfigReport, UnhealthyComponent};
 
-    fn report(hash: &[u8], state: RemoteConfigState, error: &str) -> Option<RemoteConfigReport> {
-        Some(RemoteConfigReport { hash: hash.into(), state, error: error.into(), since: Timestamp::UNIX_EPOCH })
+    fn report(hash: &[u8], state: RemoteConfigState, error: &str) -> RemoteConfigReport {
+        RemoteConfigReport { hash: hash.into(), state, error: error.into(), since: Timestamp::UNIX_EPOCH }
     }
 
     fn reason(found: &(AgentReason, String)) -> (AgentReason, &str) {
@@ -160,58 +160,29 @@ mod tests {
     #[test]
     fn config_applied_counts_reports_about_exactly_what_is_offered() {
         use RemoteConfigState::{Applied, Applying, Failed, Unknown, Unset};
-        let this = offered();
+        const SILENT: &str = "the agent has not answered to it yet";
+        let this = *offered().as_bytes();
         let failed = |hash: &[u8]| {
             Some(FailedConfig { hash: hash.into(), error: "no such exporter".into(), at: Timestamp::UNIX_EPOCH })
         };
         for (case, remote_config, failed_config, expected) in [
-            ("applied", report(this.as_bytes(), Applied, ""), None, (AgentReason::Applied, "")),
+            ("applied", report(&this, Applied, ""), None, (AgentReason::Applied, "")),
+            ("applied at last", report(&this, Applied, ""), failed(&this), (AgentReason::Applied, "")),
+            ("applying", report(&this, Applying, ""), None, (AgentReason::Applying, "the agent is applying it")),
+            ("failed", report(&this, Failed, "bad"), None, (AgentReason::ConfigFailed, "bad")),
+            ("no cause", report(&this, Failed, ""), None, (AgentReason::ConfigFailed, "the agent gives no cause")),
             (
-                "applied at last",
-                report(this.as_bytes(), Applied, ""),
-                failed(this.as_bytes()),
-                (AgentReason::Applied, ""),
-            ),
-            (
-                "applying",
-                report(this.as_bytes(), Applying, ""),
-                None,
-                (AgentReason::Applying, "the agent is applying it"),
-            ),
-            ("failed", report(this.as_bytes(), Failed, "bad"), None, (AgentReason::ConfigFailed, "bad")),
-            (
-                "failed without a word",
-                report(this.as_bytes(), Failed, ""),
-                None,
-                (AgentReason::ConfigFailed, "the agent gives no cause"),
-            ),
-            (
-                "failed before it went on with the former",
-                report(b"former", Applied, ""),
-                failed(this.as_bytes()),
+                "failed before",
+                report(b"x", Applied, ""),
+                failed(&this),
                 (AgentReason::ConfigFailed, "no such exporter"),
             ),
-            (
-                "another failed",
-                report(b"former", Failed, "bad"),
-                failed(b"former"),
-                (AgentReason::Pending, "the agent has not answered to it yet"),
-            ),
-            (
-                "unset",
-                report(this.as_bytes(), Unset, ""),
-                None,
-                (AgentReason::Pending, "the agent has not answered to it yet"),
-            ),
-            (
-                "a state of the future",
-                report(this.as_bytes(), Unknown(9), ""),
-                None,
-                (AgentReason::Pending, "the agent has not answered to it yet"),
-            ),
+            ("another failed", report(b"x", Failed, "bad"), failed(b"x"), (AgentReason::Pending, SILENT)),
+            ("unset", report(&this, Unset, ""), None, (AgentReason::Pending, SILENT)),
+            ("a state of the future", report(&this, Unknown(9), ""), None, (AgentReason::Pending, SILENT)),
         ] {
-            let record = AgentRecord { remote_config, failed_config, ..view().record };
-            assert_eq!(reason(&outcome(&record, this)), expected, "{case}");
+            let record = AgentRecord { remote_config: Some(remote_config), failed_config, ..view().record };
+            assert_eq!(reason(&outcome(&record, offered())), expected, "{case}");
         }
     }
 
@@ -241,13 +212,13 @@ mod tests {
     #[test]
     fn conditions_that_are_true_say_nothing_and_texts_are_cut() {
         let mut view = view();
-        view.record.remote_config = report(offered().as_bytes(), RemoteConfigState::Applied, "");
+        view.record.remote_config = Some(report(offered().as_bytes(), RemoteConfigState::Applied, ""));
         for finding in findings(&view, &view.record) {
             if finding.verdict == crate::api::condition::Verdict::True {
                 assert_eq!(finding.message, "", "{:?}", finding.condition);
             }
         }
-        view.record.remote_config = report(offered().as_bytes(), RemoteConfigState::Failed, &"ä".repeat(5_000));
+        view.record.remote_config = Some(report(offered().as_bytes(), RemoteConfigState::Failed, &"ä".repeat(5_000)));
         let longest = findings(&view, &view.record).into_iter().map(|finding| finding.message.len()).max();
         assert!(longest.is_some_and(|longest| longest <= MESSAGE_LIMIT && longest > MESSAGE_LIMIT - 4));
     }

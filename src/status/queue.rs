@@ -9,23 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use super::pace::Pace;
 use crate::opamp::InstanceUid;
 
 /// A change waits this long for those that follow it, so that one apply is one patch.
 const COALESCING: Duration = Duration::from_millis(500);
-/// One agent is written at most this often.
-const SPACING: Duration = Duration::from_secs(5);
-/// What the spacing stretches to while an agent keeps changing.
-const LONGEST_SPACING: Duration = Duration::from_secs(300);
-/// So many writes may follow each other at the shortest spacing: connecting, a few changes of its configuration.
-const WRITES_BEFORE_STRETCHING: u32 = 6;
-/// Doublings of the spacing that reach its longest.
-const MOST_DOUBLINGS: u32 = 6;
-/// An agent that is quiet for twice its spacing, and at least for this long, may be written a step sooner again.
-const QUIET: Duration = Duration::from_secs(60);
-/// After a failure an agent waits a second, then twice as long each time, up to a minute.
-const FIRST_RETRY: Duration = Duration::from_secs(1);
-const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
 /// Why an agent is to be written; the order of the variants is the order of the writes.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -69,13 +57,13 @@ pub enum Ended {
     Postponed,
 }
 
-/// Whether an agent's turns are spread out.
+/// Whether turns are spread out.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-enum Pace {
+enum Haste {
     #[default]
-    Steady,
+    None,
     /// The process ends: what waits is due.
-    Hastened,
+    Ending,
 }
 
 /// What [`WriteQueue::pop`] has to say.
@@ -101,54 +89,12 @@ struct Entry {
     waiting: Option<Waiting>,
     /// What was taken by the turn in flight.
     in_flight: Option<Waiting>,
-    last_written: Option<Instant>,
-    /// From when on quiet time has not been counted yet.
-    quiet_since: Option<Instant>,
-    /// Writes that followed each other closely.
-    streak: u32,
-    failures: u32,
+    pace: Pace,
 }
 
 impl Entry {
-    fn spacing(&self) -> Duration {
-        let doublings = self.streak.saturating_sub(WRITES_BEFORE_STRETCHING).min(MOST_DOUBLINGS);
-        (SPACING * (1 << doublings)).min(LONGEST_SPACING)
-    }
-
-    /// Forgets a part of the streak for each long quiet time since the last write; none counts twice.
-    fn relax(&mut self, now: Instant) {
-        while let Some(since) = self.quiet_since.filter(|_| self.streak > 0) {
-            let step = QUIET.max(self.spacing() * 2);
-            if now.saturating_duration_since(since) < step {
-                return;
-            }
-            self.quiet_since = Some(since + step);
-            self.streak -= 1;
-        }
-    }
-
-    fn note_write(&mut self, now: Instant) {
-        self.relax(now);
-        self.failures = 0;
-        self.streak = self.streak.saturating_add(1).min(WRITES_BEFORE_STRETCHING + MOST_DOUBLINGS);
-        self.last_written = Some(now);
-        self.quiet_since = Some(now);
-    }
-
-    /// How long to wait after one more failure.
-    fn note_failure(&mut self) -> Duration {
-        let wait = (FIRST_RETRY * (1 << self.failures.min(6))).min(LONGEST_RETRY);
-        self.failures = self.failures.saturating_add(1);
-        wait
-    }
-
-    /// Whether nothing of it would change what happens next.
     fn is_forgettable(&mut self, now: Instant) -> bool {
-        self.relax(now);
-        self.waiting.is_none()
-            && self.in_flight.is_none()
-            && self.streak == 0
-            && self.last_written.is_none_or(|last| now.saturating_duration_since(last) > SPACING)
+        self.waiting.is_none() && self.in_flight.is_none() && self.pace.is_forgettable(now)
     }
 }
 
@@ -162,21 +108,17 @@ pub struct WriteQueue {
     ready: BTreeSet<(Instant, InstanceUid)>,
     waiting: usize,
     in_flight: usize,
-    pace: Pace,
+    haste: Haste,
 }
 
 impl WriteQueue {
     /// An agent has changed. Changes of one agent merge; one that is in flight is taken once more afterwards.
     pub fn touch(&mut self, uid: InstanceUid, urgency: Urgency, now: Instant) {
-        let pace = self.pace;
+        let haste = self.haste;
         let entry = self.agents.entry(uid).or_default();
-        entry.relax(now);
-        let due = match pace {
-            Pace::Steady => {
-                let spaced = entry.last_written.map_or(now, |last| last + entry.spacing());
-                spaced.max(now + COALESCING)
-            }
-            Pace::Hastened => now,
+        let due = match haste {
+            Haste::None => entry.pace.not_before(now).max(now + COALESCING),
+            Haste::Ending => now,
         };
         self.enqueue(uid, Waiting { rank: now + urgency.handicap(), due });
     }
@@ -206,7 +148,7 @@ impl WriteQueue {
 
     /// The turn of an agent is over.
     pub fn finish(&mut self, uid: InstanceUid, ended: Ended, now: Instant) {
-        let pace = self.pace;
+        let haste = self.haste;
         let Some(entry) = self.agents.get_mut(&uid) else { return };
         let Some(taken) = entry.in_flight.take() else { return };
         self.in_flight -= 1;
@@ -214,19 +156,19 @@ impl WriteQueue {
         self.waiting -= usize::from(meanwhile.is_some());
         let next = match ended {
             Ended::Written => {
-                entry.note_write(now);
-                let bound = match pace {
-                    Pace::Steady => now + entry.spacing(),
-                    Pace::Hastened => now,
+                entry.pace.written(now);
+                let bound = match haste {
+                    Haste::None => entry.pace.not_before(now),
+                    Haste::Ending => now,
                 };
                 meanwhile.map(|waiting| Waiting { due: waiting.due.max(bound), ..waiting })
             }
             Ended::Unchanged => {
-                entry.failures = 0;
+                entry.pace.succeeded();
                 meanwhile
             }
             Ended::Failed => merge(Some(Waiting { due: now, ..taken }), meanwhile)
-                .map(|waiting| Waiting { due: now + entry.note_failure(), ..waiting }),
+                .map(|waiting| Waiting { due: now + entry.pace.failed(), ..waiting }),
             Ended::Postponed => merge(Some(Waiting { due: now, ..taken }), meanwhile),
         };
         if let Some(next) = next {
@@ -236,7 +178,7 @@ impl WriteQueue {
 
     /// The process ends: whoever waits is due now, and whoever changes is due at once.
     pub fn hasten(&mut self, now: Instant) {
-        self.pace = Pace::Hastened;
+        self.haste = Haste::Ending;
         for (uid, entry) in &mut self.agents {
             if let Some(waiting) = &mut entry.waiting {
                 waiting.due = now;
@@ -381,36 +323,12 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_keeps_changing_is_written_ever_more_seldom_and_recovers_when_quiet() {
-        let start = Instant::now();
-        let mut queue = WriteQueue::default();
-        let mut writes = Vec::new();
-        for second in 0..3_600 {
-            let now = start + seconds(second);
-            queue.touch(agent(1), Urgency::Rest, now);
-            if let Turn::Now(uid) = queue.pop(now) {
-                queue.finish(uid, Ended::Written, now);
-                writes.push(second);
-            }
-        }
-        let gaps: Vec<_> = writes.windows(2).map(|pair| pair[1] - pair[0]).collect();
-        assert_eq!(gaps[..8], [5, 5, 5, 5, 5, 5, 10, 20]);
-        assert_eq!(gaps.last(), Some(&300));
-        drain(&mut queue, start + seconds(3_600));
-        let later = start + seconds(7_200);
-        queue.touch(agent(1), Urgency::Rest, later);
-        assert_eq!(drain(&mut queue, later), [(agent(1), later + COALESCING)]);
-        queue.touch(agent(1), Urgency::Rest, later + seconds(1));
-        assert_eq!(drain(&mut queue, later + seconds(1)), [(agent(1), later + COALESCING + SPACING)]);
-    }
-
-    #[test]
     fn a_change_during_the_flight_has_its_own_turn() {
         let start = Instant::now();
         for (ended, expected) in [
-            (Ended::Written, start + seconds(11) + SPACING),
+            (Ended::Written, start + seconds(11) + seconds(5)),
             (Ended::Unchanged, start + seconds(10) + COALESCING),
-            (Ended::Failed, start + seconds(11) + FIRST_RETRY),
+            (Ended::Failed, start + seconds(11) + seconds(1)),
             (Ended::Postponed, start + seconds(11)),
         ] {
             let mut queue = WriteQueue::default();
@@ -424,20 +342,6 @@ mod tests {
                 [(agent(1), expected.max(start + seconds(11)))],
                 "{ended:?}"
             );
-        }
-    }
-
-    #[test]
-    fn failures_are_tried_again_later_each_time() {
-        let mut now = Instant::now();
-        let mut queue = WriteQueue::default();
-        queue.touch(agent(1), Urgency::Rest, now);
-        now += COALESCING;
-        for expected in [1, 2, 4, 8, 16, 32, 60, 60] {
-            assert_eq!(queue.pop(now), Turn::Now(agent(1)));
-            queue.finish(agent(1), Ended::Failed, now);
-            assert_eq!(queue.pop(now), Turn::At(now + seconds(expected)));
-            now += seconds(expected);
         }
     }
 

@@ -45,14 +45,18 @@ pub(super) fn filled(record: &AgentRecord, former: &AgentStatus) -> AgentRecord 
             filled.custom_capabilities = former.custom_capabilities;
         }
     }
-    filled.health = filled.health.or(former.health.filter(|_| able(Capability::ReportsHealth)));
-    filled.remote_config =
-        filled.remote_config.or(former.remote_config.filter(|_| able(Capability::ReportsRemoteConfig)));
-    filled.effective_config =
-        filled.effective_config.or(former.effective_config.filter(|_| able(Capability::ReportsEffectiveConfig)));
-    filled.available_components = filled
-        .available_components
-        .or(former.available_components.filter(|_| able(Capability::ReportsAvailableComponents)));
+    if filled.health.is_none() && able(Capability::ReportsHealth) {
+        filled.health = former.health;
+    }
+    if filled.remote_config.is_none() && able(Capability::ReportsRemoteConfig) {
+        filled.remote_config = former.remote_config;
+    }
+    if filled.effective_config.is_none() && able(Capability::ReportsEffectiveConfig) {
+        filled.effective_config = former.effective_config;
+    }
+    if filled.available_components.is_none() && able(Capability::ReportsAvailableComponents) {
+        filled.available_components = former.available_components;
+    }
     filled
 }
 

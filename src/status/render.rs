@@ -204,7 +204,7 @@ pub(super) fn cut(text: &str, limit: usize) -> String {
     if text.len() <= limit {
         return text.into();
     }
-    format!("{}{MARK}", &text[..text.floor_char_boundary(limit - MARK.len())])
+    format!("{}{MARK}", written::beginning(text, limit.saturating_sub(MARK.len())))
 }
 
 /// A list that is too long ends with how many were left out.
@@ -223,8 +223,6 @@ fn count(number: usize) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use jiff::ToSpan as _;
 
     use super::{
@@ -403,8 +401,8 @@ mod tests {
         talkative.record.health.as_mut().expect("health").last_error = "x".repeat(10_000);
         talkative.record.custom_capabilities.truncate(4);
         talkative.record.description = Some(Attributes {
-            identifying: BTreeMap::from_iter((0..4).map(|n| (format!("service.key{n}"), "v".repeat(36)))),
-            non_identifying: BTreeMap::from_iter((0..8).map(|n| (format!("host.key{n}"), "v".repeat(24)))),
+            identifying: (0..4).map(|n| (format!("service.key{n}"), "v".repeat(36))).collect(),
+            non_identifying: (0..8).map(|n| (format!("host.key{n}"), "v".repeat(24))).collect(),
         });
         let status = rendered(&talkative, &AgentStatus::default());
         let size = serde_json::to_vec(&status).expect("JSON").len();

@@ -67,9 +67,10 @@ fn unhealthy(component: &ComponentHealth, path: &[&str]) -> UnhealthyComponent {
 mod tests {
     use super::*;
 
-    fn component(healthy: bool, error: &str, children: Vec<(&str, ComponentHealth)>) -> ComponentHealth {
+    /// Healthy without an error, else not.
+    fn component(error: &str, children: Vec<(&str, ComponentHealth)>) -> ComponentHealth {
         ComponentHealth {
-            healthy,
+            healthy: error.is_empty(),
             last_error: error.into(),
             status: "Status".into(),
             component_health_map: children.into_iter().map(|(name, child)| (name.into(), child)).collect(),
@@ -80,10 +81,9 @@ mod tests {
     #[test]
     fn an_unhealthy_component_is_named_by_its_place_in_the_tree() {
         // STS-10
-        let exporter = component(false, "connection refused", vec![]);
-        let pipeline =
-            component(true, "", vec![("exporter:otlp", exporter), ("receiver:otlp", component(true, "", vec![]))]);
-        let root = component(false, "degraded", vec![("pipeline:traces", pipeline)]);
+        let exporter = component("connection refused", vec![]);
+        let pipeline = component("", vec![("exporter:otlp", exporter), ("receiver:otlp", component("", vec![]))]);
+        let root = component("degraded", vec![("pipeline:traces", pipeline)]);
         assert_eq!(
             health(&root),
             Health {
@@ -104,8 +104,8 @@ mod tests {
     #[test]
     fn ten_unhealthy_components_are_named_and_the_others_counted() {
         let names: Vec<String> = (0..25).map(|index| format!("c{index:02}")).collect();
-        let children = names.iter().map(|name| (name.as_str(), component(false, "", vec![]))).collect();
-        let health = health(&component(true, "", children));
+        let children = names.iter().map(|name| (name.as_str(), component("down", vec![]))).collect();
+        let health = health(&component("", children));
         assert_eq!((health.unhealthy_components.len(), health.unhealthy_left_out), (10, 15));
         assert_eq!(health.unhealthy_components[9].path, "c09");
     }
@@ -114,16 +114,16 @@ mod tests {
     fn times_at_the_edges_are_taken_as_they_are() {
         // STS-10: fixed64 extremes
         assert_eq!(moment(0), None, "it does not run");
-        assert_eq!(moment(1_000_000_000).map(|at| at.as_second()), Some(1));
-        assert_eq!(moment(u64::MAX).map(|at| at.as_second()), Some(18_446_744_073));
+        assert_eq!(moment(1_000_000_000).map(Timestamp::as_second), Some(1));
+        assert_eq!(moment(u64::MAX).map(Timestamp::as_second), Some(18_446_744_073));
     }
 
     #[test]
     fn a_hostile_tree_leaves_little_behind() {
         let long = "x".repeat(100_000);
-        let mut tree = component(false, &long, vec![]);
+        let mut tree = component(&long, vec![]);
         for _ in 0..90 {
-            tree = component(false, &long, vec![(long.as_str(), tree)]);
+            tree = component(&long, vec![(long.as_str(), tree)]);
         }
         let health = health(&tree);
         assert_eq!((health.last_error.len(), health.last_error.ends_with('…')), (512, true));

@@ -126,6 +126,10 @@ impl Heard {
             parts: Parts::of(message),
         }
     }
+
+    fn occasion(&self) -> Occasion {
+        if self.parts.contains(Parts::REMOTE_CONFIG_STATUS) { Occasion::ReplyToStatus } else { Occasion::Reply }
+    }
 }
 
 impl Session {
@@ -154,7 +158,9 @@ impl Session {
             Presence::Gone { .. } if self.is_straggler(&heard, from, now) => {
                 Receipt::new(from, Kind::Visitor(self.greeting))
             }
-            Presence::Unheard | Presence::Here { .. } | Presence::Gone { .. } => self.listen(inbound, heard, from, now),
+            Presence::Unheard | Presence::Here { .. } | Presence::Gone { .. } => {
+                self.listen(inbound, &heard, from, now)
+            }
         }
     }
 
@@ -196,6 +202,20 @@ impl Session {
         receipt
     }
 
+    /// Another agent of this uid was here first, at another replica: the one that speaks here is told to take another
+    /// (DUP-03, S2A-04). Over HTTP it learns so from its next reply.
+    pub fn give_new_uid(&mut self, now: Now) -> Effects {
+        let mut effects = Effects::default();
+        let Some(channel) = self.presence.channel() else { return effects };
+        let new_uid = self.visitors.rename(channel, None, now.instant);
+        if duplicate::socket(channel).is_some() {
+            effects.send.push((channel, Said { new_uid: Some(new_uid), ..Said::default() }.to(self.uid)));
+        }
+        effects.reidentified.push((channel, new_uid));
+        self.leave(Ending::Reidentified, now, &mut effects);
+        effects
+    }
+
     /// Whether a message after the goodbye is an echo of the ended session: it comes the same way, soon, and does not
     /// count on (AMB-23). One with a description is the first of a new process, however that counts.
     fn is_straggler(&self, heard: &Heard, from: Channel, now: Now) -> bool {
@@ -209,45 +229,51 @@ impl Session {
     }
 
     /// The agent of this session speaks.
-    fn listen(&mut self, inbound: Inbound, heard: Heard, from: Channel, now: Now) -> Receipt {
+    fn listen(&mut self, inbound: Inbound, heard: &Heard, from: Channel, now: Now) -> Receipt {
         let mut effects = Effects::default();
         if self.presence.arrive(from, now) == Arrival::Began {
             self.begin(&mut effects);
         }
-        let occasion =
-            if heard.parts.contains(Parts::REMOTE_CONFIG_STATUS) { Occasion::ReplyToStatus } else { Occasion::Reply };
-        let former = self.sequence.last();
-        let step = heard.numbered.map(|numbered| self.sequence.advance(numbered));
-        if let (Some(next), Some(step), Channel::Http) = (heard.numbered, step, from) {
-            effects.suspicion = self.watch.get_or_insert_default().number(former, next, step);
-        }
-        let (copy, attributes) = match step {
+        let (copy, attributes) = match self.step(heard.numbered, from, &mut effects) {
             Some(Step::Copy) => (Some(self.answered), Novelty::AsBefore),
-            Some(step) => (None, self.take(inbound.message, heard.parts, step, now, &mut effects).attributes),
-            None => {
-                // A poll of somebody who has not reported to this process (AMB-02).
-                if former.is_none() {
-                    self.full_state.open();
-                }
-                (None, Novelty::AsBefore)
+            Some(step @ (Step::First | Step::Regular | Step::GapForward | Step::GapBack)) => {
+                (None, self.take(inbound.message, heard.parts, step, now, &mut effects).attributes)
             }
+            None => (None, Novelty::AsBefore),
         };
-        if step == Some(Step::GapBack) && from == Channel::Http {
-            self.remote_config.begin_session();
-        }
         if attributes == Novelty::New && from == Channel::Http {
             let watch = self.watch.get_or_insert_default();
             let suspicion = self.record.description.as_ref().and_then(|description| watch.describe(description));
             effects.suspicion = effects.suspicion.or(suspicion);
         }
         let kind = match heard.farewell {
-            Farewell::Stays => Kind::Agent { occasion, copy },
+            Farewell::Stays => Kind::Agent { occasion: heard.occasion(), copy },
             Farewell::Leaves => {
                 self.leave(Ending::Goodbye, now, &mut effects);
                 Kind::Leaving
             }
         };
         Receipt { from, kind, attributes, effects }
+    }
+
+    /// Where the message stands in the sequence. Over HTTP a counter that begins anew is a new session (AMB-24), and
+    /// the bare poll of an agent that has not reported to this process asks for its state (AMB-02).
+    fn step(&mut self, numbered: Option<Numbered>, from: Channel, effects: &mut Effects) -> Option<Step> {
+        let former = self.sequence.last();
+        let Some(next) = numbered else {
+            if former.is_none() {
+                self.full_state.open();
+            }
+            return None;
+        };
+        let step = self.sequence.advance(next);
+        if from == Channel::Http {
+            effects.suspicion = self.watch.get_or_insert_default().number(former, next, step);
+            if step == Step::GapBack {
+                self.remote_config.begin_session();
+            }
+        }
+        Some(step)
     }
 
     /// A new stretch of presence: whatever was under way on the former channel may be lost.
@@ -321,6 +347,7 @@ impl Session {
         let _ = self.presence.arrive(successor.channel, now);
         self.begin(effects);
         self.greeting = Greeting::Done;
+        self.answered = Answered::default();
         if let Some(last) = successor.last {
             let _ = self.sequence.advance(last);
         }

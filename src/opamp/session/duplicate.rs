@@ -44,7 +44,7 @@ impl Visitors {
     /// A WebSocket is one visitor. Over HTTP all of them share a channel, so one that was renamed is known by a
     /// message that repeats or follows its last; a bare poll, which has no number, could be anybody's.
     pub(super) fn greet(&mut self, from: Channel, message: Option<Numbered>, now: Instant) -> Option<Standing> {
-        self.0.retain(|visitor| now.saturating_duration_since(visitor.heard) < GRACE);
+        self.0.retain(|visitor| !visitor.is_forgotten(now));
         let visitor = self.0.iter_mut().find(|visitor| visitor.channel == from && visitor.may_have_sent(message))?;
         visitor.heard = now;
         visitor.last = message.or(visitor.last);
@@ -108,6 +108,11 @@ impl Visitors {
         self.0.iter().any(Visitor::is_on_trial)
     }
 
+    /// Whether none was heard for so long that it would not be recognised.
+    pub(super) fn are_gone(&self, now: Instant) -> bool {
+        self.0.iter().all(|visitor| visitor.is_forgotten(now))
+    }
+
     /// When the older socket counts as dead.
     pub(super) fn verdict_at(&self) -> Option<Instant> {
         let ends = self.0.iter().filter_map(|visitor| match visitor.standing {
@@ -136,6 +141,10 @@ impl Visitors {
 impl Visitor {
     fn is_on_trial(&self) -> bool {
         matches!(self.standing, Standing::OnTrial { .. })
+    }
+
+    fn is_forgotten(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.heard) >= GRACE
     }
 
     fn may_have_sent(&self, message: Option<Numbered>) -> bool {

@@ -34,6 +34,17 @@ pub enum Liveness {
     },
 }
 
+impl Liveness {
+    /// The channel through which it speaks now.
+    #[must_use]
+    pub fn channel(self) -> Option<Channel> {
+        match self {
+            Self::Connected { channel, .. } => Some(channel),
+            Self::Unheard | Self::Disconnected { .. } => None,
+        }
+    }
+}
+
 /// How an agent went.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Ending {

@@ -177,6 +177,12 @@ impl Session {
         self.visitors.forget_uid(new_uid);
     }
 
+    /// Whether nobody is there and nobody has to be told a new uid: once its record is written, the session may go.
+    #[must_use]
+    pub fn is_deserted(&self, now: Now) -> bool {
+        self.presence.channel().is_none() && self.visitors.are_gone(now.instant)
+    }
+
     /// Sends what the offer demands and no reply will bring: for an agent on a WebSocket at once, for one that polls
     /// never, its next reply does (WS-06, HTTP-02, CFG-03).
     pub fn push(&mut self, offer: &Offer, now: Now) -> Effects {

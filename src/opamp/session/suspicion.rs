@@ -70,28 +70,27 @@ mod tests {
     use super::*;
     use crate::opamp::session::sequence::Sequence;
 
-    fn watch_numbers(numbers: &[u64]) -> Vec<Suspicion> {
-        let (mut sequence, mut watch) = (Sequence::default(), Watch::default());
-        let notes = numbers.iter().filter_map(|number| {
+    fn suspicions(numbers: &[u64]) -> Vec<Suspicion> {
+        let (mut sequence, mut observer) = (Sequence::default(), Watch::default());
+        let found = numbers.iter().filter_map(|number| {
             let next = Numbered { number: *number, digest: Digest::of(&number.to_be_bytes()) };
             let former = sequence.last();
-            let step = sequence.advance(next);
-            watch.number(former, next, step)
+            observer.number(former, next, sequence.advance(next))
         });
-        notes.collect()
+        found.collect()
     }
 
     #[test]
     fn counters_that_take_turns_are_reported_once() {
         // AMB-14
         let alternating = [10, 200, 11, 201, 12, 202, 13, 203, 14, 204];
-        assert_eq!(watch_numbers(&alternating), [Suspicion::CountersAlternate]);
+        assert_eq!(suspicions(&alternating), [Suspicion::CountersAlternate]);
     }
 
     #[test]
     fn losses_restarts_and_repetitions_are_no_reason_for_suspicion() {
         for numbers in [&[1, 2, 3, 4][..], &[1, 5, 9, 20], &[57, 0, 1, 2], &[1, 2, 2, 4, 3, 5], &[3, 1, 4]] {
-            assert_eq!(watch_numbers(numbers), [], "{numbers:?}");
+            assert_eq!(suspicions(numbers), [], "{numbers:?}");
         }
     }
 
@@ -102,9 +101,9 @@ mod tests {
             identifying: [("service.instance.id".into(), name.into())].into(),
             non_identifying: [].into(),
         };
-        let mut watch = Watch::default();
-        let names = ["a", "b", "a", "a", "b", "a", "b", "a"];
-        let found: Vec<Suspicion> = names.iter().filter_map(|name| watch.describe(&named(name))).collect();
+        let mut observer = Watch::default();
+        let turns = ["a", "b", "a", "a", "b", "a", "b", "a"];
+        let found: Vec<Suspicion> = turns.iter().filter_map(|name| observer.describe(&named(name))).collect();
         assert_eq!(found, [Suspicion::IdentitiesAlternate]);
     }
 }

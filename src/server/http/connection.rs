@@ -3,6 +3,7 @@
 use std::{
     future::{Future, poll_fn},
     io,
+    mem::MaybeUninit,
     net::SocketAddr,
     pin::{Pin, pin},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -10,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::{
@@ -19,13 +21,13 @@ use tokio::{
 
 use super::{
     super::{
-        admission::{Slot, Unreported},
-        connection::{Connection, Transport},
+        admission::Slot,
+        connection::Transport,
         pacing::TokenBucket,
         shared::{Shared, now},
         stream::{Stream, linger},
-        websocket::{self, Conversation, Opened},
     },
+    opening::{self, Handshake},
     router::Router,
 };
 
@@ -33,47 +35,76 @@ use super::{
 /// usual tokens, and no less than hyper asks for.
 const HEAD_BYTES: usize = 16 << 10;
 
+/// What is read before hyper is given the connection: most requests fit.
+const FIRST_BYTES: usize = 2 << 10;
+
 /// Headers of a request; browsers and proxies send about thirty.
 const HEADERS: usize = 64;
 
 /// Serves a connection until it ends or becomes a WebSocket, which then has a task of its own.
-pub async fn serve<S: Stream>(stream: S, remote: SocketAddr, slot: Slot, shared: Arc<Shared>) {
+pub async fn serve<S: Stream>(mut stream: S, remote: SocketAddr, slot: Slot, shared: Arc<Shared>) {
     let open = shared.metrics.open(Transport::Http);
     let progress = Arc::new(Progress::new(&shared, now().instant));
+    // Whoever says nothing costs no buffers.
+    let first = match timeout(shared.limits.head_timeout, first_bytes(&mut stream)).await {
+        Ok(first) if !first.is_empty() => first,
+        Ok(_) => return,
+        Err(_) => {
+            shared.metrics.timeouts.inc();
+            return;
+        }
+    };
     let router =
         Router { shared: Arc::clone(&shared), remote, standing: slot.standing, progress: Arc::clone(&progress) };
-    let io = TokioIo::new(Watched { stream, progress: Arc::clone(&progress), head: shared.limits.head_timeout });
+    let watched = Watched { stream, first, progress: Arc::clone(&progress), head: shared.limits.head_timeout };
     let mut connection = http1::Builder::new()
         // Its only time limit does not tell an idle connection from a half request.
         .header_read_timeout(None)
         .max_buf_size(HEAD_BYTES)
         .max_headers(HEADERS)
-        .serve_connection(io, router);
-    match drive(&mut connection, &progress, &shared).await {
-        Outcome::Done(Ok(())) => {}
-        Outcome::Done(Err(error)) => tracing::debug!(%remote, %error, "an HTTP connection failed"),
+        .serve_connection(TokioIo::new(watched), router);
+    let outcome = drive(&mut connection, &progress, &shared).await;
+    let parts = connection.into_parts();
+    let stream = parts.io.into_inner().stream;
+    drop(open);
+    match outcome {
+        Outcome::Handshake(handshake) => {
+            let opening = opening::open(stream, parts.read_buf, handshake, slot, Arc::clone(&shared));
+            shared.tasks.spawn(opening);
+        }
         Outcome::TimedOut => {
             shared.metrics.timeouts.inc();
             tracing::debug!(%remote, "an HTTP connection was silent for too long");
-            return;
+        }
+        Outcome::Done(result) => {
+            if let Err(error) = result {
+                tracing::debug!(%remote, %error, "an HTTP connection failed");
+            }
+            end(stream, &shared).await;
         }
     }
-    let parts = connection.into_parts();
-    let mut stream = parts.io.into_inner().stream;
-    drop(open);
-    let Some(Upgrade { connection, unreported }) = progress.take_upgrade() else {
-        // Whoever does not end in time is cut off.
-        let _ = timeout(shared.limits.close_timeout, linger(&mut stream)).await;
-        return;
-    };
-    let conversation = Conversation::new(Arc::clone(&shared), Arc::clone(&connection), unreported, now());
-    let opened = Opened { stream, early: parts.read_buf, conversation, connection, slot };
-    shared.tasks.spawn(websocket::serve(opened, Arc::clone(&shared)));
+}
+
+/// Ends a connection in order. Whoever does not follow in time is cut off.
+async fn end<S: Stream>(mut stream: S, shared: &Shared) {
+    let _ = timeout(shared.limits.close_timeout, linger(&mut stream)).await;
+}
+
+/// Waits for the first bytes; none mean that the peer has ended the connection.
+async fn first_bytes<S: Stream>(stream: &mut S) -> Bytes {
+    poll_fn(|context| {
+        let mut storage = [const { MaybeUninit::uninit() }; FIRST_BYTES];
+        let mut buffer = ReadBuf::uninit(&mut storage);
+        let read = ready!(Pin::new(&mut *stream).poll_read(context, &mut buffer));
+        Poll::Ready(read.map_or_else(|_| Bytes::new(), |()| Bytes::copy_from_slice(buffer.filled())))
+    })
+    .await
 }
 
 /// How hyper's part ended.
 enum Outcome {
     Done(hyper::Result<()>),
+    Handshake(Handshake),
     TimedOut,
 }
 
@@ -93,6 +124,9 @@ async fn drive<S: Stream>(
         if let Poll::Ready(result) = connection.poll_without_shutdown(context) {
             return Poll::Ready(Outcome::Done(result));
         }
+        if let Some(handshake) = progress.take_handshake() {
+            return Poll::Ready(Outcome::Handshake(handshake));
+        }
         let Some(deadline) = progress.deadline() else { return Poll::Pending };
         if timer.deadline().into_std() != deadline {
             timer.as_mut().reset(deadline.into());
@@ -102,19 +136,13 @@ async fn drive<S: Stream>(
     .await
 }
 
-/// What a handshake was granted, for when hyper has written its 101.
-pub struct Upgrade {
-    pub connection: Arc<Connection>,
-    pub unreported: Unreported,
-}
-
 /// How far the requests of a connection are; known to the stream, to the router, and to the task that drives both.
 pub struct Progress(Mutex<State>);
 
 struct State {
     phase: Phase,
     bucket: TokenBucket,
-    upgrade: Option<Upgrade>,
+    handshake: Option<Handshake>,
 }
 
 /// What the connection does, and until when it may.
@@ -133,7 +161,7 @@ impl Progress {
         Self(Mutex::new(State {
             phase: Phase::Head(now + limits.head_timeout),
             bucket: TokenBucket::new(limits.messages_per_second, limits.message_burst, now),
-            upgrade: None,
+            handshake: None,
         }))
     }
 
@@ -152,13 +180,13 @@ impl Progress {
         self.state().bucket.take(now)
     }
 
-    /// The response is a 101.
-    pub fn upgrade(&self, upgrade: Upgrade) {
-        self.state().upgrade = Some(upgrade);
+    /// The request opens a WebSocket: hyper has no part in it any more.
+    pub fn open(&self, handshake: Handshake) {
+        self.state().handshake = Some(handshake);
     }
 
-    fn take_upgrade(&self) -> Option<Upgrade> {
-        self.state().upgrade.take()
+    fn take_handshake(&self) -> Option<Handshake> {
+        self.state().handshake.take()
     }
 
     /// Bytes have arrived: if they are the first of a request, the rest of its head has until then.
@@ -185,6 +213,8 @@ impl Progress {
 /// A stream that tells when something arrives.
 struct Watched<S> {
     stream: S,
+    /// What was read before; comes before everything else.
+    first: Bytes,
     progress: Arc<Progress>,
     head: Duration,
 }
@@ -195,6 +225,11 @@ impl<S: Stream> AsyncRead for Watched<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.first.is_empty() {
+            let length = self.first.len().min(buffer.remaining());
+            buffer.put_slice(&self.first.split_to(length));
+            return Poll::Ready(Ok(()));
+        }
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
         if buffer.filled().len() > before {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`connection`] | drives hyper on one connection: time limits, drain, and what follows an upgrade |
 //! | [`router`] | request → response, or the right to a WebSocket |
+//! | [`opening`] | the wait of a handshake for its turn, and its answer |
 //! | [`body`] | the body of a request, within limits |
 //! | [`coding`] | gzip in both directions |
 //! | [`rejection`] | every answer that is no OpAMP message |
@@ -11,6 +12,7 @@
 mod body;
 pub(super) mod coding;
 mod connection;
+mod opening;
 mod rejection;
 mod router;
 

@@ -1,9 +1,15 @@
 //! From a request to its response.
 
-use std::{convert::Infallible, future::Future, net::SocketAddr, pin::Pin, sync::Arc};
+use std::{
+    convert::Infallible,
+    future::{Future, pending},
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+};
 
 use bytes::{Buf, Bytes, buf::Chain};
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header, request::Parts};
+use http::{HeaderMap, HeaderValue, Method, Request, header, request::Parts};
 use http_body_util::Full;
 use hyper::{Response, body::Incoming, service::Service};
 use tokio::time::sleep_until;
@@ -12,13 +18,13 @@ use super::{
     super::{
         admission::Standing,
         connection::Transport,
-        metrics::HandshakeOutcome,
         shared::{Shared, now},
         websocket::handshake,
     },
     body,
     coding::{self, Coding},
-    connection::{Progress, Upgrade},
+    connection::Progress,
+    opening::Handshake,
     rejection::{Overload, Rejection},
 };
 use crate::opamp::{InstanceUid, identity::Identity, session::Outbound};
@@ -143,7 +149,8 @@ impl Router {
         reply
     }
 
-    /// Opens a WebSocket, once it has its turn (RFC 6455 §4.2.2). Past this point nobody is turned away for load.
+    /// Admits the opening of a WebSocket. Then the connection is no longer the router's, and the request gets no reply
+    /// from here.
     async fn open(&self, parts: &Parts, accept: HeaderValue) -> Result<Reply, Rejection> {
         let identity = self.admit(parts)?;
         let shared = &self.shared;
@@ -151,23 +158,9 @@ impl Router {
             return Err(Overload::Unreported.into());
         }
         let turn = shared.admission.turn(now().instant).ok_or(Overload::Handshakes)?;
-        let waiting = shared.metrics.wait();
-        tokio::select! {
-            biased;
-            () = shared.drain.started() => return Err(Overload::Draining.into()),
-            () = sleep_until(turn.into()) => drop(waiting),
-        }
-        let unreported = shared.admission.unreported().ok_or(Overload::Unreported)?;
         let connection = shared.connection(Transport::WebSocket, identity, self.remote);
-        self.progress.upgrade(Upgrade { connection, unreported });
-        shared.metrics.handshake(HandshakeOutcome::Opened);
-        let mut reply = Response::new(text(String::new()));
-        *reply.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-        let headers = reply.headers_mut();
-        headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
-        headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
-        headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
-        Ok(reply)
+        self.progress.open(Handshake { accept, turn, connection });
+        pending().await
     }
 }
 

@@ -1,9 +1,22 @@
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use futures::future::join_all;
-use tokio::time::Instant;
+use prometheus_client::{encoding::text::encode, registry::Registry};
+use tokio::{
+    net::TcpStream,
+    sync::{mpsc, watch},
+    time::Instant,
+};
 
-use super::{Harness, Limits, client::Frame, passed};
+use super::{
+    Echo, Harness, Limits, Metrics,
+    client::{Client, Frame},
+    passed,
+};
+use crate::server::{Server, raise_descriptor_limit};
 
 #[tokio::test(start_paused = true)]
 async fn handshakes_over_the_rate_wait_and_are_all_served() {
@@ -102,4 +115,38 @@ async fn who_leaves_the_queue_leaves_nothing_behind() {
         tokio::task::yield_now().await;
     }
     assert_eq!(harness.shared.tasks.len(), 1, "only the first is left");
+}
+
+#[tokio::test]
+async fn of_many_at_once_each_is_served_or_refused_and_served_on_retry() {
+    const CLIENTS: u64 = 300;
+    let (sender, _seen) = mpsc::unbounded_channel();
+    let agents = Arc::new(Echo { seen: sender, tail: Mutex::default(), deadline: Mutex::default() });
+    let limits = Limits { handshakes_per_second: 2_000, handshake_queue: 50, unreported: 50, ..Limits::default() };
+    raise_descriptor_limit().unwrap();
+    let mut registry = Registry::default();
+    let metrics = Metrics::register(&mut registry);
+    let generation = watch::Sender::new(0);
+    let address = ([127, 0, 0, 1], 0).into();
+    let server = Server::bind(address, "/v1/opamp", limits, agents, generation.subscribe(), metrics.clone()).unwrap();
+    let clients = join_all((0..CLIENTS).map(|_| async {
+        loop {
+            let mut client = Client::new(TcpStream::connect(server.local_address()).await.unwrap());
+            let response = client.handshake(&[]).await;
+            if response.status == 101 {
+                client.send(b"report").await;
+                assert_eq!(client.message().await, "re: report");
+                return client;
+            }
+            assert_eq!(response.status, 503);
+            assert!(response.retry_after() >= 30);
+        }
+    }))
+    .await;
+    let mut text = String::new();
+    encode(&mut text, &registry).unwrap();
+    assert!(text.contains(&format!("connections{{transport=\"websocket\"}} {CLIENTS}\n")), "{text}");
+    assert!(text.contains(&format!("handshakes_total{{outcome=\"Opened\"}} {CLIENTS}\n")), "{text}");
+    assert!(!text.contains("closes_total{"), "none was closed:\n{text}");
+    drop(clients);
 }

@@ -195,3 +195,24 @@ async fn a_noisy_connection_is_slowed_down_and_served() {
     }
     assert!((900..=1_100).contains(&passed(start).as_millis()), "{:?}", passed(start));
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_no_http_gets_400_and_the_end() {
+    for garbage in [&[0xff; 3_000][..], b"\x16\x03\x01 a TLS hello\r\n\r\n", b"NONSENSE\r\n\r\n"] {
+        let harness = Harness::new(Limits::default());
+        let mut client = harness.dial().await;
+        client.write(garbage).await;
+        assert_eq!(client.response().await.status, 400);
+        client.ended().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_never_ends_is_refused() {
+    let harness = Harness::new(Limits::default());
+    let mut client = harness.dial().await;
+    client.write(b"GET /v1/opamp HTTP/1.1\r\nX: ").await;
+    client.write(&vec![b'x'; 40_000]).await;
+    assert_eq!(client.response().await.status, 431);
+    client.ended().await;
+}

@@ -1,7 +1,8 @@
 //! The listener in process: scripted clients on streams in memory, with a clock that moves by itself when all wait.
 
+mod admin;
 mod admission;
-mod client;
+pub(super) mod client;
 mod drain;
 mod http;
 mod websocket;
@@ -97,15 +98,15 @@ impl Agents for Echo {
 }
 
 /// A listener without a port.
-struct Harness {
-    shared: Arc<Shared>,
+pub(super) struct Harness {
+    pub(super) shared: Arc<Shared>,
     agents: Arc<Echo>,
     seen: mpsc::UnboundedReceiver<Seen>,
     generation: watch::Sender<u64>,
 }
 
 impl Harness {
-    fn new(limits: Limits) -> Self {
+    pub(super) fn new(limits: Limits) -> Self {
         let (sender, seen) = mpsc::unbounded_channel();
         let agents = Arc::new(Echo { seen: sender, tail: Mutex::default(), deadline: Mutex::default() });
         let generation = watch::Sender::new(0);

@@ -253,6 +253,7 @@ impl Conversation {
                 Ok(Some(event)) => self.take(event, now),
                 Ok(None) => {}
                 Err(fault) => {
+                    self.shared.metrics.violated(fault.rule());
                     tracing::debug!(remote = %self.connection.remote, %fault, "a WebSocket breaks the framing");
                     self.end(Ending::Ours(fault.close_reason()));
                 }
@@ -363,5 +364,63 @@ impl Drop for Conversation {
     /// However it ended, even by a panic: its agents are told.
     fn drop(&mut self) {
         self.shared.agents.closed(&self.connection, super::super::shared::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::{
+        super::super::{
+            Limits,
+            shared::now,
+            tests::{Harness, client::frame},
+        },
+        *,
+    };
+    use crate::opamp::identity::Identity;
+
+    /// What a hostile peer can send, whole frames more often than noise so that it gets far.
+    fn bytes() -> impl Strategy<Value = Vec<u8>> {
+        let first = prop::sample::select(vec![0x02, 0x82, 0x00, 0x80, 0x81, 0x01, 0x89, 0x8a, 0x88]);
+        prop_oneof![
+            8 => (first, prop::sample::select(vec![0_u8, 0, 1, 0x80]), 0_usize..300)
+                .prop_map(|(first, byte, length)| frame(first, &vec![byte; length])),
+            1 => prop::collection::vec(any::<u8>(), 0..50),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_memory_is_bounded_and_the_next_deadline_is_known(
+            pieces in prop::collection::vec((bytes(), 0_u64..20_000), 0..60),
+            reads in any::<bool>(),
+        ) {
+            let limits = Limits { message_bytes: 500, messages_per_second: 1, message_burst: 20, ..Limits::default() };
+            let harness = Harness::new(limits);
+            let connection =
+                harness.shared.connection(Transport::WebSocket, Identity::Anonymous, ([192, 0, 2, 1], 1).into());
+            let unreported = harness.shared.admission.unreported().unwrap();
+            let mut time = now();
+            let mut conversation = Conversation::new(Arc::clone(&harness.shared), connection, unreported, time);
+            for (piece, milliseconds) in pieces {
+                time.instant += Duration::from_millis(milliseconds);
+                conversation.expire(time);
+                if conversation.listens() {
+                    conversation.hear(&piece, time);
+                }
+                if reads {
+                    while conversation.next_outgoing().is_some() {}
+                    conversation.resume(time);
+                }
+                prop_assert!(conversation.unread.len() <= piece.len().max(400));
+                // One event more than the limit, a ping of our own, and what is due.
+                prop_assert!(conversation.outgoing.len() <= OUTGOING_FRAMES + 60);
+                prop_assert!(conversation.ending().is_some() || conversation.deadline().is_some());
+            }
+        }
     }
 }

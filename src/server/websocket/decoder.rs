@@ -135,6 +135,24 @@ impl Fault {
             Self::TooLarge => CloseReason::TooLarge,
         }
     }
+
+    /// The broken rule: a row of the conformance matrix, and the label of the metric.
+    #[must_use]
+    pub fn rule(self) -> &'static str {
+        match self {
+            Self::TooLarge => "AMB-22",
+            Self::ReservedBit
+            | Self::UnknownOpcode(_)
+            | Self::Unmasked
+            | Self::LengthEncoding
+            | Self::FragmentedControl
+            | Self::LongControl
+            | Self::NothingToContinue
+            | Self::Interleaved
+            | Self::CloseCode
+            | Self::CloseText => "WS-08",
+        }
+    }
 }
 
 impl Decoder {

@@ -37,7 +37,7 @@ pub struct Opened<S> {
     pub stream: S,
     /// What the peer sent right behind its request.
     pub early: Bytes,
-    pub conversation: Conversation,
+    pub conversation: Box<Conversation>,
     pub connection: Arc<Connection>,
     pub slot: Slot,
 }

@@ -1,6 +1,8 @@
 //! An honest agent behind a line that loses, repeats and reorders: once the line is good again, the server knows the
 //! truth and the agent has what it is to have, with few more messages.
 
+use std::collections::BTreeSet;
+
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
@@ -13,20 +15,34 @@ struct Agent {
     running: String,
     status: (String, RemoteConfigStatuses),
     number: u64,
-    owed: Owed,
+    owed: BTreeSet<Part>,
     channel: Channel,
     last_sent: Option<Bytes>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Owed {
-    host: bool,
-    fault: bool,
-    running: bool,
-    status: bool,
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+enum Part {
+    Host,
+    Fault,
+    Running,
+    Status,
 }
 
-const ALL: Owed = Owed { host: true, fault: true, running: true, status: true };
+const ALL: [Part; 4] = [Part::Host, Part::Fault, Part::Running, Part::Status];
+
+/// How the agent connects anew.
+#[derive(Clone, Copy, Debug)]
+enum Transport {
+    Socket,
+    Http,
+}
+
+/// Whether the server notices that the former socket has ended.
+#[derive(Clone, Copy, Debug)]
+enum FormerEnd {
+    Seen,
+    HalfOpen,
+}
 
 impl Agent {
     fn new(channel: Channel) -> Self {
@@ -37,10 +53,14 @@ impl Agent {
             running: "0".into(),
             status,
             number: FIRST_NUMBER,
-            owed: ALL,
+            owed: ALL.into(),
             channel,
             last_sent: None,
         }
+    }
+
+    fn transport(&self) -> Transport {
+        if self.channel == HTTP { Transport::Http } else { Transport::Socket }
     }
 
     fn fault(&self) -> String {
@@ -54,17 +74,13 @@ impl Agent {
     fn speak(&mut self) -> Bytes {
         let mut message = say(self.number).capable(CAPABLE);
         let owed = std::mem::take(&mut self.owed);
-        if owed.host {
-            message = message.named(&self.host());
-        }
-        if owed.fault {
-            message = message.health(&self.fault());
-        }
-        if owed.running {
-            message = message.running(&self.running);
-        }
-        if owed.status {
-            message = message.status(&self.status.0, self.status.1);
+        for part in owed {
+            message = match part {
+                Part::Host => message.named(&self.host()),
+                Part::Fault => message.health(&self.fault()),
+                Part::Running => message.running(&self.running),
+                Part::Status => message.status(&self.status.0, self.status.1),
+            };
         }
         self.number += 1;
         let bytes = message.bytes();
@@ -75,15 +91,15 @@ impl Agent {
     /// A content that begins with `bad` does not work here; after `bad-back` the agent reports what it went back to.
     fn hear(&mut self, message: &ServerToAgent) {
         if message.flags & FULL_STATE != 0 {
-            self.owed = ALL;
+            self.owed = ALL.into();
         }
         let Some(content) = content_of(message).filter(|content| *content != self.status.0) else { return };
-        self.owed.status = true;
+        self.owed.insert(Part::Status);
         if content.starts_with("bad") {
             self.status = (content, RemoteConfigStatuses::Failed);
         } else {
             self.running.clone_from(&content);
-            self.owed.running = true;
+            self.owed.insert(Part::Running);
             self.status = (content, RemoteConfigStatuses::Applied);
         }
     }
@@ -92,7 +108,7 @@ impl Agent {
     fn go_back(&mut self) {
         if self.status.1 == RemoteConfigStatuses::Failed && self.running != "0" {
             self.status = (self.running.clone(), RemoteConfigStatuses::Applied);
-            self.owed.status = true;
+            self.owed.insert(Part::Status);
         }
     }
 }
@@ -107,7 +123,7 @@ enum Fate {
     Delayed,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Event {
     Rename(u8),
     Break(u8),
@@ -118,8 +134,8 @@ enum Event {
     Arrive(usize),
     GoBack,
     /// Over another channel; the server sees the end of the old socket, or does not.
-    Reconnect(bool, bool),
-    Restart(bool),
+    Reconnect(Transport, FormerEnd),
+    Restart(Transport),
     SayGoodbye(Fate),
     Offer(u8),
     Push,
@@ -137,6 +153,14 @@ fn fate() -> impl Strategy<Value = Fate> {
     ]
 }
 
+fn transport() -> impl Strategy<Value = Transport> {
+    prop_oneof![Just(Transport::Socket), Just(Transport::Http)]
+}
+
+fn former_end() -> impl Strategy<Value = FormerEnd> {
+    prop_oneof![Just(FormerEnd::Seen), Just(FormerEnd::HalfOpen)]
+}
+
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         2 => any::<u8>().prop_map(Event::Rename),
@@ -145,8 +169,8 @@ fn event() -> impl Strategy<Value = Event> {
         2 => fate().prop_map(Event::SpeakAgain),
         3 => any::<usize>().prop_map(Event::Arrive),
         1 => Just(Event::GoBack),
-        2 => any::<(bool, bool)>().prop_map(|(http, seen)| Event::Reconnect(http, seen)),
-        1 => any::<bool>().prop_map(Event::Restart),
+        2 => (transport(), former_end()).prop_map(|(transport, end)| Event::Reconnect(transport, end)),
+        1 => transport().prop_map(Event::Restart),
         1 => fate().prop_map(Event::SayGoodbye),
         2 => (0..4_u8).prop_map(Event::Offer),
         1 => Just(Event::Push),
@@ -184,8 +208,14 @@ impl World {
 
     fn happen(&mut self, event: Event) {
         match event {
-            Event::Rename(host) => (self.agent.host, self.agent.owed.host) = (host, true),
-            Event::Break(fault) => (self.agent.fault, self.agent.owed.fault) = (fault, true),
+            Event::Rename(host) => {
+                self.agent.host = host;
+                self.agent.owed.insert(Part::Host);
+            }
+            Event::Break(fault) => {
+                self.agent.fault = fault;
+                self.agent.owed.insert(Part::Fault);
+            }
             Event::Speak(fate) => {
                 let bytes = self.agent.speak();
                 self.send(bytes, fate);
@@ -203,17 +233,18 @@ impl World {
                 }
             }
             Event::GoBack => self.agent.go_back(),
-            Event::Reconnect(over_http, end_is_seen) => self.reconnect(over_http, end_is_seen),
-            Event::Restart(over_http) => {
-                self.reconnect(over_http, true);
+            Event::Reconnect(transport, end) => self.reconnect(transport, end),
+            Event::Restart(transport) => {
+                self.reconnect(transport, FormerEnd::Seen);
                 self.restarts += 1;
-                (self.agent.number, self.agent.owed) = (FIRST_NUMBER - 1_000 * self.restarts, ALL);
+                self.agent.number = FIRST_NUMBER - 1_000 * self.restarts;
+                self.agent.owed = ALL.into();
             }
             Event::SayGoodbye(fate) => {
                 let message = say(self.agent.number).capable(CAPABLE).goodbye();
                 self.agent.number += 1;
                 self.send(message.bytes(), fate);
-                self.reconnect(self.agent.channel == HTTP, true);
+                self.reconnect(self.agent.transport(), FormerEnd::Seen);
             }
             Event::Offer(which) => {
                 self.content = ["good-1", "good-2", "bad-1", "bad-2"][usize::from(which)].into();
@@ -237,16 +268,16 @@ impl World {
                 let _ = self.stage.hears_bytes(channel, bytes);
                 self.react();
             }
-            Fate::Delivered => self.deliver(bytes),
+            Fate::Delivered => self.deliver(&bytes),
             Fate::Twice => {
-                self.deliver(bytes.clone());
-                self.deliver(bytes);
+                self.deliver(&bytes);
+                self.deliver(&bytes);
             }
         }
     }
 
-    fn deliver(&mut self, bytes: Bytes) {
-        let reply = self.stage.hears_bytes(self.agent.channel, bytes);
+    fn deliver(&mut self, bytes: &Bytes) {
+        let reply = self.stage.hears_bytes(self.agent.channel, bytes.clone());
         self.react();
         self.agent.hear(&reply);
     }
@@ -268,11 +299,14 @@ impl World {
         }
     }
 
-    fn reconnect(&mut self, over_http: bool, end_is_seen: bool) {
+    fn reconnect(&mut self, transport: Transport, end: FormerEnd) {
         let former = self.agent.channel;
         self.sockets += 1;
-        self.agent.channel = if over_http { HTTP } else { socket(self.sockets) };
-        if let (Channel::WebSocket(connection), true) = (former, end_is_seen) {
+        self.agent.channel = match transport {
+            Transport::Http => HTTP,
+            Transport::Socket => socket(self.sockets),
+        };
+        if let (Channel::WebSocket(connection), FormerEnd::Seen) = (former, end) {
             self.delayed.retain(|(channel, _)| *channel != former);
             let effects = self.stage.session.closed(connection, self.stage.now);
             self.stage.note(effects);
@@ -298,7 +332,7 @@ impl World {
         };
         self.stage.session = Session::new(uid(), Some(remembered));
         self.delayed.retain(|(channel, _)| *channel == HTTP);
-        self.reconnect(self.agent.channel == HTTP, false);
+        self.reconnect(self.agent.transport(), FormerEnd::HalfOpen);
     }
 
     /// One heartbeat interval on a line without faults; whatever the agent has to say, it says at once.
@@ -307,43 +341,45 @@ impl World {
         let mut messages = 0;
         loop {
             let bytes = self.agent.speak();
-            self.deliver(bytes);
+            self.deliver(&bytes);
             self.wait(4);
             messages += 1;
             assert!(messages < 10, "an endless exchange (STS-07)");
-            if self.agent.owed == Owed::default() {
+            if self.agent.owed.is_empty() {
                 return messages;
             }
         }
     }
 
-    fn difference(&self) -> Option<String> {
+    /// The first part in which the server's picture differs from the truth.
+    fn difference(&self) -> Option<&'static str> {
         let record = self.stage.session.record();
         let agent = &self.agent;
         let host = record.description.as_ref().and_then(|description| description.get("host.name"));
         let fault = record.health.as_ref().map(|health| health.last_error.clone());
-        let running = say(0).running(&agent.running).0.effective_config.unwrap().config_map.unwrap().config_map;
-        let running = normalise::summarise(&normalise::EffectiveConfigText { files: running });
+        let files = say(0).running(&agent.running).0.effective_config.unwrap().config_map.unwrap().config_map;
+        let running = normalise::summarise(&normalise::EffectiveConfigText { files });
         let report = record.remote_config.as_ref().map(|report| (report.hash.clone(), report.state));
-        let state = match agent.status.1 {
-            RemoteConfigStatuses::Unset => RemoteConfigState::Unset,
-            RemoteConfigStatuses::Applied => RemoteConfigState::Applied,
-            RemoteConfigStatuses::Applying => RemoteConfigState::Applying,
-            RemoteConfigStatuses::Failed => RemoteConfigState::Failed,
-        };
-        let settled = agent.status.0 == self.content
-            || record.failed_config.as_ref().map(|it| &it.hash) == Some(&hash_of(&self.content));
-        [
+        let failed = record.failed_config.as_ref().map(|failed| failed.hash.clone());
+        let has_what_is_offered = agent.status.0 == self.content || failed == Some(hash_of(&self.content));
+        let parts = [
             (host == Some(agent.host().as_str()), "host"),
             (fault == Some(agent.fault()), "health"),
             (record.effective_config == Some(running), "effective configuration"),
-            (report == Some((hash_of(&agent.status.0), state)), "status of the configuration"),
-            (settled, "offer"),
+            (report == Some((hash_of(&agent.status.0), state_of(agent.status.1))), "status of the configuration"),
+            (has_what_is_offered, "offer"),
             (self.stage.is_connected(), "connection"),
-        ]
-        .into_iter()
-        .find(|(is_right, _)| !is_right)
-        .map(|(_, what)| what.into())
+        ];
+        parts.into_iter().find(|(is_right, _)| !is_right).map(|(_, part)| part)
+    }
+}
+
+fn state_of(status: RemoteConfigStatuses) -> RemoteConfigState {
+    match status {
+        RemoteConfigStatuses::Unset => RemoteConfigState::Unset,
+        RemoteConfigStatuses::Applied => RemoteConfigState::Applied,
+        RemoteConfigStatuses::Applying => RemoteConfigState::Applying,
+        RemoteConfigStatuses::Failed => RemoteConfigState::Failed,
     }
 }
 
@@ -371,7 +407,7 @@ proptest! {
         for _ in 0..40 {
             let _ = world.heartbeat();
             prop_assert_eq!(world.difference(), None);
-            questions += usize::from(world.agent.owed != Owed::default());
+            questions += usize::from(!world.agent.owed.is_empty());
         }
         prop_assert_eq!(questions, 0);
         let bytes = world.agent.speak();

@@ -227,6 +227,20 @@ fn the_new_uid_is_given_again_for_ten_minutes() {
 }
 
 #[test]
+fn a_session_is_deserted_when_nobody_is_there_and_nobody_has_to_be_told() {
+    let mut stage = Stage::new();
+    assert!(stage.session.is_deserted(stage.now), "nobody has spoken");
+    let _ = stage.hears(HTTP, full(1).wanting_a_uid());
+    assert!(!stage.session.is_deserted(stage.now), "its new uid may have to be told again");
+    stage.later(600);
+    assert!(stage.session.is_deserted(stage.now));
+    let _ = stage.hears(socket(1), full(1));
+    assert!(!stage.session.is_deserted(stage.now), "it is there");
+    let _ = stage.closes(1);
+    assert!(stage.session.is_deserted(stage.now));
+}
+
+#[test]
 fn agents_that_share_a_temporary_uid_get_a_uid_each() {
     // A2S-03: unique
     let mut stage = Stage::new();

@@ -189,8 +189,8 @@ impl Stage {
     }
 
     /// The agent says something and gets its one reply.
-    pub(super) fn hears(&mut self, from: Channel, say: Say) -> ServerToAgent {
-        self.hears_bytes(from, say.bytes())
+    pub(super) fn hears(&mut self, from: Channel, say: impl std::borrow::Borrow<Say>) -> ServerToAgent {
+        self.hears_bytes(from, say.borrow().bytes())
     }
 
     pub(super) fn hears_bytes(&mut self, from: Channel, bytes: Bytes) -> ServerToAgent {

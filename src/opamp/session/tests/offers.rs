@@ -242,18 +242,17 @@ fn a_wish_without_a_failure_does_nothing() {
 #[test]
 fn hashes_of_an_earlier_process_spare_the_offer() {
     // CFG-06
-    let remembered =
-        |content: &str, state| Remembered { last_reported: Some((hash_of(content), state)), ..Remembered::default() };
-    for (case, content, expected) in [("the same", "a", None), ("an older one", "old", Some("a"))] {
-        let state = RemoteConfigState::Applied;
-        let mut stage = Stage::with(Session::new(uid(), Some(remembered(content, state))));
+    let returning = |content: &str| {
+        let last_reported = Some((hash_of(content), RemoteConfigState::Applied));
+        let mut stage = Stage::with(Session::new(uid(), Some(Remembered { last_reported, ..Remembered::default() })));
         stage.offer = offering("a");
-        let reply = offered(&mut stage, socket(1), say(6).capable(CAPABLE));
+        stage
+    };
+    for (case, content, expected) in [("the same", "a", None), ("an older one", "old", Some("a"))] {
+        let reply = offered(&mut returning(content), socket(1), say(6).capable(CAPABLE));
         assert_eq!(reply.as_deref(), expected, "{case}");
     }
-    let mut stage = Stage::with(Session::new(uid(), Some(remembered("a", RemoteConfigState::Applied))));
-    stage.offer = offering("a");
-    let reply = offered(&mut stage, socket(1), full(0));
+    let reply = offered(&mut returning("a"), socket(1), full(0));
     assert_eq!(reply.as_deref(), Some("a"), "its own word is newer: it has lost it");
 }
 

@@ -1,0 +1,37 @@
+//! What is measured of sessions.
+
+use prometheus_client::{
+    metrics::{counter::Counter, gauge::Gauge},
+    registry::Registry,
+};
+
+/// Metrics of the bridge.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    pub(super) sessions: Gauge,
+    pub(super) sessions_refused: Counter,
+    pub(super) renamed: Counter,
+    pub(super) suspicions: Counter,
+    pub(super) pushes: Counter,
+}
+
+impl Metrics {
+    /// Makes them known.
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        registry.register("sessions", "Agents that this replica holds a session of", metrics.sessions.clone());
+        registry.register(
+            "sessions_refused",
+            "Messages of agents for which there was no room",
+            metrics.sessions_refused.clone(),
+        );
+        registry.register("agents_renamed", "Agents that were given a new instance_uid", metrics.renamed.clone());
+        registry.register(
+            "duplicate_suspicions",
+            "Signs of several agents behind one instance_uid over HTTP",
+            metrics.suspicions.clone(),
+        );
+        registry.register("pushes", "Messages that agents were sent without having asked", metrics.pushes.clone());
+        metrics
+    }
+}

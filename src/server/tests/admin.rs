@@ -1,0 +1,53 @@
+use std::sync::Arc;
+
+use prometheus_client::registry::Registry;
+use tokio::net::TcpStream;
+
+use super::client::{Client, Response};
+use crate::server::{
+    Metrics, Transport,
+    admin::{Admin, Readiness},
+};
+
+async fn get(client: &mut Client<TcpStream>, path: &str) -> Response {
+    client.request(&format!("GET {path}"), &[], b"").await
+}
+
+#[tokio::test]
+async fn readiness_names_what_is_missing_and_health_does_not_care() {
+    let readiness = Readiness::default();
+    readiness.missing("fleets");
+    readiness.missing("agents");
+    let registry = Arc::new(Registry::default());
+    let admin = Admin::bind(([127, 0, 0, 1], 0).into(), readiness.clone(), registry).await.unwrap();
+    let mut client = Client::new(TcpStream::connect(admin.local_address()).await.unwrap());
+    for (obtained, status, text) in [
+        (None, 503, "not ready, missing: agents, fleets\n"),
+        (Some("agents"), 503, "not ready, missing: fleets\n"),
+        (Some("fleets"), 200, "ready\n"),
+    ] {
+        if let Some(what) = obtained {
+            readiness.obtained(what);
+        }
+        let response = get(&mut client, "/readyz").await;
+        assert_eq!((response.status, &response.body[..]), (status, text.as_bytes()));
+        assert_eq!(readiness.is_ready(), status == 200);
+        assert_eq!(get(&mut client, "/healthz").await.status, 200);
+    }
+    assert_eq!(get(&mut client, "/elsewhere").await.status, 404);
+    assert_eq!(client.request("POST /healthz", &[], b"").await.status, 405);
+}
+
+#[tokio::test]
+async fn metrics_are_in_the_openmetrics_format() {
+    let mut registry = Registry::default();
+    let metrics = Metrics::register(&mut registry);
+    let _open = metrics.open(Transport::WebSocket);
+    let admin = Admin::bind(([127, 0, 0, 1], 0).into(), Readiness::default(), Arc::new(registry)).await.unwrap();
+    let mut client = Client::new(TcpStream::connect(admin.local_address()).await.unwrap());
+    let response = get(&mut client, "/metrics").await;
+    assert_eq!(response.header("content-type"), Some("application/openmetrics-text; version=1.0.0; charset=utf-8"));
+    let text = String::from_utf8(response.body).unwrap();
+    assert!(text.contains("opamp_operator_connections{transport=\"websocket\"} 1\n"), "{text}");
+    assert!(text.ends_with("# EOF\n"));
+}

@@ -1,0 +1,7 @@
+//! The writer against an API server in memory: what it asks for, in which order, and when.
+
+mod api_server;
+mod bench;
+mod claims;
+mod objects;
+mod pace;
