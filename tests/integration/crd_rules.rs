@@ -13,10 +13,13 @@ use opamp_operator::api::{
 use serde_json::{Value, json};
 
 use super::rule_table::{Case, cases};
+use crate::harness::ControlPlane;
 
-/// Runs the whole table; the definitions must be established. What is accepted is stored as its author wrote it,
+/// Runs the whole table. What is accepted is stored as its author wrote it,
 /// without defaults, and with a status that nobody takes for finished.
-pub async fn the_api_server_accepts_and_refuses_what_the_table_says(client: Client) {
+#[tokio::test]
+async fn the_api_server_accepts_and_refuses_what_the_table_says() {
+    let client = ControlPlane::shared().client().await;
     let mut wrong = Vec::new();
     for Case { name, object, rule, schema } in cases() {
         let as_written = without_nulls(object["spec"].clone());
@@ -35,7 +38,9 @@ pub async fn the_api_server_accepts_and_refuses_what_the_table_says(client: Clie
 }
 
 /// The bound on all bodies counts bytes and keeps objects below what etcd takes.
-pub async fn the_api_server_takes_bodies_up_to_their_limit(client: Client) {
+#[tokio::test]
+async fn the_api_server_takes_bodies_up_to_their_limit() {
+    let client = ControlPlane::shared().client().await;
     for (case, body, fits) in [
         ("exactly the limit", "x".repeat(BODIES_LIMIT), true),
         ("one byte over it, in fewer characters", "ä".repeat(BODIES_LIMIT / 2) + "x", false),

@@ -1,0 +1,20 @@
+//! End-to-end tests: the operator's own binary, a real API server, real agents. One module a story.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[allow(dead_code, unused_imports, reason = "each test binary uses its part")]
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod broken_configs;
+mod clients;
+mod crowds;
+mod fleet_changes;
+mod hostile_http;
+mod hostile_websockets;
+mod memory;
+mod outage;
+mod remote_configs;
+mod restarts;
+mod scale;
+mod secrets;
+mod templates;

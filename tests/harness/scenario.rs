@@ -1,0 +1,211 @@
+//! One test's world: namespaces, a client, and what it starts.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use kube::{
+    Client,
+    api::{Api, DynamicObject, ListParams, Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use tokio::sync::{Mutex, MutexGuard};
+
+use super::{
+    ControlPlane,
+    operator::{Operator, Started},
+    resources::{Condition, Kind},
+    wait_for,
+};
+
+/// Measured times mean something only if one test runs at a time; the machine has few cores.
+static TURN: Mutex<()> = Mutex::const_new(());
+
+/// One test's world. It begins when no other test runs, and ends with the test.
+pub struct Scenario {
+    /// The cluster.
+    pub cluster: Arc<ControlPlane>,
+    /// A cluster administrator's client.
+    pub client: Client,
+    /// Where the fleets and agents of this test live.
+    pub namespace: String,
+    /// The operator's own namespace.
+    pub system: String,
+    /// Logs and other files; removed at the end.
+    pub folder: PathBuf,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Scenario {
+    /// Begins on the cluster that tests share.
+    pub async fn begin(name: &str) -> Self {
+        Self::on(name, ControlPlane::shared).await
+    }
+
+    /// Begins on a control plane of its own, which it may disturb.
+    pub async fn begin_alone(name: &str) -> Self {
+        Self::on(name, ControlPlane::private).await
+    }
+
+    async fn on(name: &str, cluster: fn() -> Arc<ControlPlane>) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let turn = TURN.lock().await;
+        let cluster = tokio::task::spawn_blocking(cluster).await.expect("there is a control plane");
+        // Unique on a cluster where former runs left theirs behind: a namespace takes its time to go.
+        let unique = format!("{:x}{:x}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let folder = std::env::temp_dir().join(format!("opamp-test-{name}-{unique}"));
+        std::fs::create_dir_all(&folder).expect("a folder for logs");
+        let client = cluster.client().await;
+        let (namespace, system) = (format!("{name}-{unique}"), format!("{name}-{unique}-system"));
+        let scenario = Self { cluster, client, namespace, system, folder, _turn: turn };
+        scenario.prepare();
+        scenario
+    }
+
+    fn prepare(&self) {
+        for namespace in [&self.namespace, &self.system] {
+            self.cluster.kubectl(&["create", "namespace", namespace], "");
+        }
+        self.cluster.kubectl(&["apply", "--server-side", "-f", "-"], &operator_roles(&self.system));
+    }
+
+    /// Starts the operator, with the rights that it is meant to have and no others, and waits until it is ready.
+    pub async fn operator(&self) -> Operator {
+        self.operator_with(&[]).await
+    }
+
+    /// The same with more flags.
+    pub async fn operator_with(&self, flags: &[&str]) -> Operator {
+        let kubeconfig = self.operator_kubeconfig();
+        Operator::start(Started {
+            kubeconfig,
+            namespace: self.system.clone(),
+            fleets: self.namespace.clone(),
+            log: self.folder.join("operator.log"),
+            flags: flags.iter().map(|&flag| flag.to_owned()).collect(),
+        })
+        .await
+    }
+
+    /// A kubeconfig of the operator's ServiceAccount.
+    fn operator_kubeconfig(&self) -> PathBuf {
+        let token =
+            self.cluster.kubectl(&["-n", &self.system, "create", "token", "opamp-operator", "--duration=3h"], "");
+        let view = self.cluster.kubectl(&["config", "view", "--raw", "--minify", "--flatten", "-o", "json"], "");
+        let mut view: Value = serde_json::from_str(&view).expect("kubectl prints JSON");
+        view["users"][0]["user"] = json!({"token": token.trim()});
+        let path = self.folder.join("operator.kubeconfig");
+        std::fs::write(&path, view.to_string()).expect("the kubeconfig is written");
+        path
+    }
+
+    /// Applies objects in this test's namespace.
+    pub fn apply(&self, objects: &[Value]) {
+        let documents: Vec<String> = objects.iter().map(Value::to_string).collect();
+        let arguments = ["-n", &self.namespace, "apply", "--server-side", "--force-conflicts", "-f", "-"];
+        self.cluster.kubectl(&arguments, &documents.join("\n---\n"));
+    }
+
+    /// Applies a ConfigMap with one key.
+    pub fn apply_config_map(&self, name: &str, key: &str, body: &str) {
+        self.apply(&[
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {key: body}}),
+        ]);
+    }
+
+    /// Applies a Secret with one key.
+    pub fn apply_secret(&self, name: &str, key: &str, body: &str) {
+        self.apply(&[json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": {key: body},
+        })]);
+    }
+
+    /// All objects of a kind in this test's namespace.
+    pub async fn list(&self, kind: Kind) -> Vec<Value> {
+        let listed = self.api(kind).list(&ListParams::default()).await.expect("the API server lists");
+        listed.items.into_iter().map(|object| serde_json::to_value(object).expect("an object is JSON")).collect()
+    }
+
+    /// One object; `None` if it is not there.
+    pub async fn get(&self, kind: Kind, name: &str) -> Option<Value> {
+        let found = self.api(kind).get_opt(name).await.expect("the API server answers");
+        found.map(|object| serde_json::to_value(object).expect("an object is JSON"))
+    }
+
+    /// Changes an object by a merge patch.
+    pub async fn patch(&self, kind: Kind, name: &str, change: Value) {
+        let api = self.api(kind);
+        api.patch(name, &PatchParams::default(), &Patch::Merge(change)).await.expect("the API server takes the change");
+    }
+
+    /// Access to a kind in this test's namespace.
+    pub fn api(&self, kind: Kind) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), &self.namespace, &kind.resource())
+    }
+
+    /// Waits for a condition of an object and returns it.
+    pub async fn condition(&self, object: (Kind, &str), condition: (&str, &str, &str), limit: Duration) -> Condition {
+        let ((kind, name), (condition, status, reason)) = (object, condition);
+        wait_for(&format!("{kind:?} {name} has {condition}={status}, {reason}"), limit, || async move {
+            let object = self.get(kind, name).await.ok_or("no such object")?;
+            let found = Condition::of(&object, condition);
+            let current = object.pointer("/status/observedGeneration") == object.pointer("/metadata/generation");
+            if current && found.is(status, reason) { Ok(found) } else { Err(object["status"].to_string()) }
+        })
+        .await
+    }
+
+    /// Waits until the fleet counts so many agents in each of these fields of `status.agents`.
+    pub async fn fleet_counts(&self, fleet: &str, expected: &[(&str, usize)], limit: Duration) {
+        wait_for(&format!("fleet {fleet} counts {expected:?}"), limit, || async move {
+            let object = self.get(Kind::Fleet, fleet).await.ok_or("no such fleet")?;
+            let agents = &object["status"]["agents"];
+            let reached = expected.iter().all(|&(field, count)| agents[field] == json!(count));
+            if reached { Ok(()) } else { Err(object["status"].to_string()) }
+        })
+        .await;
+    }
+}
+
+impl Drop for Scenario {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("logs are kept in {}", self.folder.display());
+        } else {
+            let _ = std::fs::remove_dir_all(&self.folder); // a leftover in the folder for temporary files does no harm
+        }
+        // Not waited for: a namespace takes seconds to go.
+        for namespace in [&self.namespace, &self.system] {
+            let _ = self.cluster.try_kubectl(&["delete", "namespace", "--wait=false", namespace], "");
+        }
+        let binding = format!("clusterrolebinding/{}", self.system);
+        let _ = self.cluster.try_kubectl(&["delete", "--ignore-not-found", &binding], "");
+    }
+}
+
+/// The roles of `config/rbac`, for an operator in this namespace.
+fn operator_roles(system: &str) -> String {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/config/rbac/operator.yaml");
+    let roles = std::fs::read_to_string(path).expect("the operator's roles are in the repository");
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&roles).expect("they are YAML");
+    let moved: Vec<String> = documents.into_iter().map(|document| moved(document, system).to_string()).collect();
+    moved.join("\n---\n")
+}
+
+/// The same object for an operator in another namespace; cluster-wide bindings get a name of their own.
+fn moved(mut object: Value, system: &str) -> Value {
+    match object["kind"].as_str() {
+        Some("Namespace") | Some("ClusterRoleBinding") => object["metadata"]["name"] = json!(system),
+        Some("ClusterRole") => {}
+        _ => object["metadata"]["namespace"] = json!(system),
+    }
+    for subject in object["subjects"].as_array_mut().into_iter().flatten() {
+        subject["namespace"] = json!(system);
+    }
+    object
+}
