@@ -178,6 +178,15 @@ mod tests {
     }
 
     #[test]
+    fn agents_find_the_operator_where_the_specification_says() {
+        // TRN-02, TRN-03
+        let Command::Run(run) = CommandLine::try_parse_from(["opamp-operator", "run"]).unwrap().command else {
+            panic!("run is run");
+        };
+        assert_eq!((run.listen.port(), run.path.as_str()), (4320, "/v1/opamp"));
+    }
+
+    #[test]
     fn wrong_values_are_refused_with_a_sentence() {
         for arguments in [
             ["opamp-operator", "run", "--listen=nowhere"],

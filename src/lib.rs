@@ -36,4 +36,6 @@ pub mod server;
 pub mod status;
 
 #[cfg(test)]
+mod conformance_list;
+#[cfg(test)]
 mod module_rules;
