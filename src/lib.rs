@@ -36,6 +36,6 @@ pub mod server;
 pub mod status;
 
 #[cfg(test)]
-mod conformance_list;
+mod documentation;
 #[cfg(test)]
 mod module_rules;

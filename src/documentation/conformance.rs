@@ -1,11 +1,12 @@
-//! A test alone: `docs/conformance.md` names every row of the conformance matrix once, and each test that it names for
-//! a row is there.
+//! `docs/conformance.md` names every row of the conformance matrix once, and each test that it names is there.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
+
+use super::{files_below, root, text_of};
 
 /// The rows of the matrix, in order: each group with the number of its last row.
 const ROWS: &[(&str, usize)] = &[
@@ -80,12 +81,8 @@ impl Row {
     }
 }
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
 fn page() -> String {
-    fs::read_to_string(root().join("docs/conformance.md")).unwrap()
+    text_of("docs/conformance.md")
 }
 
 fn ids(groups: &[(&str, usize)]) -> Vec<String> {
@@ -138,9 +135,7 @@ fn the_sums_of_the_page_are_right() {
 
 /// Every test of the package by the name that `cargo test` gives it; before those of `tests/` stands the binary.
 fn all_tests() -> BTreeSet<String> {
-    let mut files = Vec::new();
-    collect_files(&root().join("src"), &mut files);
-    collect_files(&root().join("tests"), &mut files);
+    let files = [files_below("src"), files_below("tests")].concat();
     let mut modules: BTreeMap<PathBuf, String> = files.iter().map(|file| (file.clone(), module_of(file))).collect();
     for file in &files {
         for (path, name) in modules_elsewhere(&fs::read_to_string(file).unwrap()) {
@@ -149,17 +144,6 @@ fn all_tests() -> BTreeSet<String> {
         }
     }
     modules.iter().flat_map(|(file, module)| tests_in(&fs::read_to_string(file).unwrap(), module)).collect()
-}
-
-fn collect_files(folder: &Path, files: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            collect_files(&path, files);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            files.push(path);
-        }
-    }
 }
 
 /// `src/opamp/session/mod.rs` is `opamp::session`, `tests/e2e/crowds.rs` is `e2e::crowds`.
