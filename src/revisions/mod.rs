@@ -16,6 +16,7 @@ pub mod exclusion;
 pub mod finding;
 pub mod inputs;
 pub mod inspect;
+mod possibilities;
 pub mod settle;
 pub mod sources;
 
