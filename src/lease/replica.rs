@@ -20,7 +20,7 @@ pub const ROLE_REPLICA: &str = "replica";
 pub const UNCOUNTED_ANNOTATION: &str = "opamp.dev/uncounted";
 
 /// Agents that a replica serves without an object, by the uid of their fleet.
-pub type Uncounted = BTreeMap<String, i64>;
+pub type Uncounted = BTreeMap<String, usize>;
 
 /// The most fleets that [`UNCOUNTED_ANNOTATION`] names: those with the most agents. 50 bytes each leave it far below
 /// the 256 KiB that an object's annotations may have.

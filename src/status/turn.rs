@@ -41,7 +41,7 @@ pub(super) struct Desk {
 
 /// What turns and the handle share.
 pub(super) struct Limits {
-    pub(super) budget: Mutex<Budget>,
+    pub(super) budget: Arc<Mutex<Budget>>,
     pub(super) room: Mutex<Room>,
 }
 

@@ -104,7 +104,7 @@ impl StatusWriter {
             shared: Arc::new(Shared {
                 queue: Mutex::default(),
                 limits: Arc::new(Limits {
-                    budget: Mutex::new(Budget::new(limits.budget, now())),
+                    budget: Arc::new(Mutex::new(Budget::new(limits.budget, now()))),
                     room: Mutex::new(Room::new(limits.objects)),
                 }),
                 in_flight: limits.in_flight,
@@ -129,6 +129,12 @@ impl StatusWriter {
     #[must_use]
     pub fn uncounted(&self) -> watch::Receiver<BTreeMap<String, usize>> {
         self.shared.uncounted.subscribe()
+    }
+
+    /// What this replica may write. The controllers spend from it too while this replica leads.
+    #[must_use]
+    pub fn budget(&self) -> Arc<Mutex<Budget>> {
+        Arc::clone(&self.shared.limits.budget)
     }
 
     /// Before the end of the process: whoever waits is written as fast as the budget permits, without waiting for more
