@@ -181,7 +181,7 @@ fn reasons(fleet: &AgentFleet, observed: &Observed<'_>, status: &AgentFleetStatu
         Made::Revision(_) => Vec::new(),
     };
     if let (Some((_, message)), Some(revision)) = (reasons.first_mut(), &status.current_revision) {
-        message.push_str(&format!("; revision {revision} stays on offer"));
+        *message = format!("{message}; revision {revision} stays on offer");
     }
     let anonymous = fleet.spec.enrollment.methods.contains(&EnrollmentMethod::Anonymous);
     let namespace = fleet.metadata.namespace.as_deref().unwrap_or_default();
