@@ -130,13 +130,12 @@ impl Health {
                 tracing::warn!(kind, error = describe_watch(error), "a watch is broken, and tried again");
                 Self::Broken
             }
-            // `Init` comes before the server was asked.
-            (_, Ok(Event::Init)) => self,
-            (Self::Broken, Ok(_)) => {
+            (Self::Broken, Ok(Event::InitApply(_) | Event::InitDone | Event::Apply(_) | Event::Delete(_))) => {
                 tracing::info!(kind, "a watch is back");
                 Self::Well
             }
-            (Self::Well, Ok(_)) | (Self::Broken, Err(_)) => self,
+            // `Init` comes before the server was asked, and tells nothing.
+            (Self::Broken, Ok(Event::Init) | Err(_)) | (Self::Well, Ok(_)) => self,
         }
     }
 }
