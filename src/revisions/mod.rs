@@ -11,6 +11,7 @@
 pub mod clash;
 pub mod collector;
 pub mod compile;
+pub mod content;
 mod digest;
 pub mod exclusion;
 pub mod finding;
