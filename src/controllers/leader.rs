@@ -29,7 +29,7 @@ use crate::{
     api::{agent_fleet::AgentFleet, remote_config::RemoteConfig},
     events::Publisher,
     fleets::{census::Census, plan::Made},
-    kubernetes::{Mirror, Moved, ObjectKey, describe_watch},
+    kubernetes::{Mirror, Moved, ObjectKey},
     lease::{Presence, Uncounted},
     remote_configs::plan::Examined,
     revisions::inputs::{Fetch, Fetched, MovedInputs, WatchedInputs},
@@ -186,11 +186,8 @@ impl Leader {
                 self.presence.apply(event, now());
                 self.note_uncounted();
             }
-            Seen::Broken { kind, error } => {
-                tracing::warn!(kind, error = describe_watch(&error), "a watch is broken, and tried again");
-                // Without a watch nobody can be said to have been silent.
-                self.presence.outage(now());
-            }
+            // Nobody can be said to have been silent who could not be heard.
+            Seen::NoLeases => self.presence.outage(now()),
         }
     }
 
@@ -198,7 +195,9 @@ impl Leader {
         let now = now();
         for namespace in moved.revisions {
             let fleets: Vec<ObjectKey> = self.fleets.named(&namespace, "").map(|(key, _)| key.clone()).collect();
-            fleets.into_iter().for_each(|fleet| self.agenda.ask(Work::Fleet(fleet), now));
+            for fleet in fleets {
+                self.agenda.ask(Work::Fleet(fleet), now);
+            }
         }
         for key in moved.remote_configs {
             for fleet in self.fleets_of(&key) {
@@ -282,7 +281,9 @@ impl Leader {
             Done::Fetched(fetch, outcome) => self.fetched(fetch, outcome),
             Done::Chores(finished) => {
                 self.agenda.end(&Work::Chores);
-                finished.iter().for_each(|agent| self.housekeeping.restated(agent));
+                for agent in &finished {
+                    self.housekeeping.restated(agent);
+                }
                 self.agenda.ask(Work::Chores, now() + COUNTING);
             }
         }
