@@ -141,7 +141,7 @@ async fn agents_that_cannot_be_configured_are_counted_apart() {
         fleet("edge").offering(&["base"]).build(),
     ]);
     let able = agents(2, "edge").seed("able").start(&operator.websocket()).await;
-    let unable = agents(3, "edge").seed("unable").with("-no-config=true", "").start(&operator.websocket()).await;
+    let unable = agents(3, "edge").seed("unable").without_configuration().start(&operator.websocket()).await;
     able.all(Reached::running("v1"), SOON).await;
     let counts = [("matched", 5), ("connected", 5), ("upToDate", 2), ("unsupported", 3)];
     scenario.fleet_counts("edge", &counts, SOON).await;

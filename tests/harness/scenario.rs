@@ -204,7 +204,8 @@ fn moved(mut object: Value, system: &str) -> Value {
         Some("ClusterRole") => {}
         _ => object["metadata"]["namespace"] = json!(system),
     }
-    for subject in object["subjects"].as_array_mut().into_iter().flatten() {
+    let subjects = object.get_mut("subjects").and_then(Value::as_array_mut);
+    for subject in subjects.into_iter().flatten() {
         subject["namespace"] = json!(system);
     }
     object

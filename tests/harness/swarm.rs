@@ -115,6 +115,12 @@ impl Agents {
         self
     }
 
+    /// Without the capability to take remote configuration.
+    pub fn without_configuration(mut self) -> Self {
+        self.arguments.push("-no-config".to_owned());
+        self
+    }
+
     /// With this attribute; `a|b` alternates from agent to agent.
     pub fn attribute(self, key: &str, value: &str) -> Self {
         self.with("-non-identifying", &format!("{key}={value}"))
