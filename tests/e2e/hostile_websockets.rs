@@ -16,7 +16,7 @@ use crate::harness::{
 
 const SOON: Duration = Duration::from_secs(10);
 /// More than the operator takes in one message.
-const TOO_MUCH: usize = (4 << 20) + 1;
+const TOO_MUCH: usize = (4 << 20) + 1_024;
 
 /// An operator with five honest agents that must not notice anything.
 async fn bystanders(scenario: &Scenario) -> (Operator, Swarm) {

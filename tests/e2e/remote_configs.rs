@@ -53,12 +53,10 @@ async fn a_remote_config_is_applied_by_all_and_so_is_its_change() {
         http.all(Reached::running(version), SOON).await;
         scenario.condition((Kind::RemoteConfig, "base"), ("Ready", "True", "Valid"), SOON).await;
         scenario.condition((Kind::Fleet, "edge"), ("Ready", "True", "Completed"), SOON).await;
+        let hashes = websocket.applied_hashes().await;
+        assert_eq!((hashes.len(), &hashes), (1, &http.applied_hashes().await), "the same bytes, the same hash");
+        scenario.agents_applied(20, &[&hashes[0]], SOON).await;
         scenario.fleet_counts("edge", &[("matched", 20), ("upToDate", 20), ("failed", 0)], SOON).await;
-        for object in scenario.list(Kind::Agent).await {
-            let config = &object["status"]["remoteConfig"];
-            assert_eq!(config["status"], "Applied", "{config}");
-            assert_eq!(config["offered"], config["lastReported"], "{config}");
-        }
     }
     let summary = websocket.summary().await;
     assert_eq!((summary.offers, summary.connections), (20, 10), "each is offered each version once: {summary:?}");

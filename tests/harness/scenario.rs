@@ -160,6 +160,20 @@ impl Scenario {
         .await
     }
 
+    /// Waits until so many Agents say that they have applied what they were offered, each one of these hashes.
+    pub async fn agents_applied(&self, count: usize, hashes: &[&str], limit: Duration) {
+        wait_for(&format!("{count} Agents say that they applied {hashes:?}"), limit, async || {
+            let objects = self.list(Kind::Agent).await;
+            let lagging: Vec<&Value> = objects.iter().filter(|agent| !has_applied(agent, hashes)).collect();
+            match lagging.first() {
+                None if objects.len() == count => Ok(()),
+                None => Err(format!("{} Agents", objects.len())),
+                Some(agent) => Err(format!("{} do not, one of them: {}", lagging.len(), agent["status"])),
+            }
+        })
+        .await;
+    }
+
     /// Waits until the fleet counts so many agents in each of these fields of `status.agents`.
     pub async fn fleet_counts(&self, fleet: &str, expected: &[(&str, usize)], limit: Duration) {
         wait_for(&format!("fleet {fleet} counts {expected:?}"), limit, || async move {
@@ -186,6 +200,15 @@ impl Drop for Scenario {
         let binding = format!("clusterrolebinding/{}", self.system);
         let _ = self.cluster.try_kubectl(&["delete", "--ignore-not-found", &binding], "");
     }
+}
+
+fn has_applied(agent: &Value, hashes: &[&str]) -> bool {
+    let config = &agent["status"]["remoteConfig"];
+    let reported = config["lastReported"].as_str().unwrap_or_default();
+    hashes.contains(&reported)
+        && config["offered"] == reported
+        && config["status"] == "Applied"
+        && Condition::of(agent, "ConfigApplied").is("True", "Applied")
 }
 
 /// The roles of `config/rbac`, for an operator in this namespace.

@@ -172,6 +172,11 @@ impl Swarm {
         serde_json::from_value(reply).expect("the program keeps to its format")
     }
 
+    /// The hashes that the agents last applied.
+    pub async fn applied_hashes(&self) -> Vec<String> {
+        self.summary().await.applied.into_keys().collect()
+    }
+
     /// The uids of all agents, in the order of their numbers.
     pub async fn uids(&self) -> Vec<String> {
         let reply = self.order(json!({"do": "uids"})).await;
