@@ -253,6 +253,8 @@ impl Operator {
         let given = &self.arguments.limits;
         bridge::Settings {
             own_namespace: self.namespace.clone(),
+            replica: self.holder.replica.clone(),
+            incarnation: self.holder.incarnation.to_string(),
             // Room for all connections and for as many that have just gone.
             max_sessions: given.max_connections.saturating_mul(2),
             http_silence: Duration::from_secs(given.http_silence_seconds as u64),

@@ -22,29 +22,29 @@ const IN_ORDER: [ConditionType; 4] =
 pub fn gone(status: &AgentStatus, now: Timestamp) -> AgentStatus {
     let replica = status.connection.as_ref().map_or("", |connection| connection.replica.as_str());
     let message = format!("the replica {replica} is gone, and the agent has not turned up at another one");
-    AgentStatus { conditions: restate(status, vec![(AgentReason::ReplicaGone, message)], now), ..status.clone() }
+    AgentStatus { conditions: restate(status, &[(AgentReason::ReplicaGone, message)], now), ..status.clone() }
 }
 
 /// The status of an agent that no fleet of its namespace takes any more. What it was offered stays told, for the case
 /// that the fleet is put back.
 #[must_use]
 pub fn lost(status: &AgentStatus, now: Timestamp) -> AgentStatus {
-    let changes = vec![
+    let changes = [
         (
             AgentReason::NoFleetSelects,
             "no fleet that admits the agent selects its attributes; it keeps what it runs".to_owned(),
         ),
         (AgentReason::NotMatched, "no fleet takes the agent".to_owned()),
     ];
-    AgentStatus { fleet: None, conditions: restate(status, changes, now), ..status.clone() }
+    AgentStatus { fleet: None, conditions: restate(status, &changes, now), ..status.clone() }
 }
 
 /// The status of an agent that a fleet takes, again or for the first time. What the fleet gives it is told by the
 /// replica to which it returns.
 #[must_use]
 pub fn taken(status: &AgentStatus, fleet: &str, fleet_uid: &str, now: Timestamp) -> AgentStatus {
-    let changes = vec![(AgentReason::FleetSelects, String::new()), config_applied(status, fleet_uid)];
-    AgentStatus { fleet: Some(fleet.into()), conditions: restate(status, changes, now), ..status.clone() }
+    let changes = [(AgentReason::FleetSelects, String::new()), config_applied(status, fleet_uid)];
+    AgentStatus { fleet: Some(fleet.into()), conditions: restate(status, &changes, now), ..status.clone() }
 }
 
 /// What became of what the fleet gave the agent before, as far as its status tells.
@@ -76,13 +76,13 @@ fn config_applied(status: &AgentStatus, fleet_uid: &str) -> (AgentReason, String
 
 /// The conditions with some of them said anew, and `Ready` as it follows. One that this version does not know is kept
 /// as it is.
-fn restate(status: &AgentStatus, changes: Vec<(AgentReason, String)>, now: Timestamp) -> Vec<Condition> {
+fn restate(status: &AgentStatus, changes: &[(AgentReason, String)], now: Timestamp) -> Vec<Condition> {
     let former = &status.conditions;
     let found: Vec<(AgentReason, String)> = IN_ORDER
         .into_iter()
         .filter_map(|kind| {
-            let changed = changes.iter().find(|(reason, _)| reason.condition() == kind);
-            changed.cloned().or_else(|| find(former, kind).and_then(read))
+            let anew = changes.iter().find(|(reason, _)| reason.condition() == kind);
+            anew.cloned().or_else(|| find(former, kind).and_then(read))
         })
         .collect();
     let ready = agent_ready(&found);

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, sync::Arc};
 use bytes::Bytes;
 use http::request::Parts;
 
-use super::{Bridge, channel_of, connections::Carried};
+use super::{Bridge, channel_of, connections::Carried, scrub::scrub};
 use crate::{
     opamp::{
         InstanceUid,
@@ -98,7 +98,9 @@ impl Bridge {
             uid,
             || self.begin(uid, now),
             |entry| {
-                let receipt = entry.session.receive(inbound.clone(), channel_of(connection), now);
+                let mut inbound = inbound.clone();
+                scrub(&mut inbound.message, entry.fleets_with_secrets());
+                let receipt = entry.session.receive(inbound, channel_of(connection), now);
                 if receipt.has_new_attributes() {
                     entry.reassign();
                 }

@@ -49,6 +49,8 @@ pub(super) struct Entry {
     peer: Option<Peer>,
     home: Option<Arc<str>>,
     assignment: Assignment,
+    /// The fleet as it was before it gave something else: an agent may still complain of that.
+    former: Option<Arc<FleetEntry>>,
     /// The catalog's generation that `assignment` was made of; `None`: it is to be made anew.
     assigned: Option<u64>,
     shown: Option<Shown>,
@@ -136,6 +138,7 @@ impl Entry {
             peer: None,
             home,
             assignment: Assignment::Unmatched(UnmatchedReason::DescriptionMissing),
+            former: None,
             assigned: None,
             shown: None,
             settling: None,
@@ -165,6 +168,9 @@ impl Entry {
     /// Whether nothing would be lost without the session. What it keeps of an agent that has gone spares a full report
     /// when it returns (STS-02).
     pub(super) fn may_be_dropped(&self, kept_for: Duration, now: Now) -> bool {
+        if !self.session.is_deserted(now) {
+            return false;
+        }
         match self.session.liveness() {
             Liveness::Connected { .. } => false,
             Liveness::Unheard => now.instant.saturating_duration_since(self.made) > kept_for,
@@ -244,15 +250,33 @@ impl Entry {
     pub(super) fn assign(&mut self, catalog: &Catalog, identity: Option<&Identity>, now: Now) -> Option<Urgency> {
         if self.assigned != Some(catalog.generation()) {
             let identity = identity.or(self.peer.as_ref().map(|peer| &peer.identity)).unwrap_or(&Identity::Anonymous);
-            self.assignment = catalog.assign(&Subject {
+            let assignment = catalog.assign(&Subject {
                 uid: self.session.uid(),
                 identity,
                 attributes: self.session.record().description.as_ref(),
                 home: self.home.as_deref(),
             });
+            self.keep_former(&assignment);
+            self.assignment = assignment;
             self.assigned = Some(catalog.generation());
         }
         self.settle(now)
+    }
+
+    fn keep_former(&mut self, next: &Assignment) {
+        let gives_as_before = match (&self.assignment, next) {
+            (Assignment::Matched(former, _), Assignment::Matched(next, _)) => former.gives_as(next),
+            (Assignment::Unmatched(_), _) => true,
+            (Assignment::Matched(..), Assignment::Unmatched(_)) => false,
+        };
+        if !gives_as_before {
+            self.former = self.fleet().cloned();
+        }
+    }
+
+    /// The fleets whose Secrets the agent may quote.
+    pub(super) fn fleets_with_secrets(&self) -> impl Iterator<Item = &FleetEntry> + Clone {
+        self.fleet().into_iter().chain(&self.former).map(AsRef::as_ref).filter(|fleet| fleet.has_secrets())
     }
 
     /// What the agent is to have now.
@@ -432,13 +456,13 @@ fn given(outcome: &Outcome) -> GivenView {
     let revision =
         |hash: &crate::catalog::RevisionHash, epoch: &i64| RevisionView { hash: hash.short(), epoch: *epoch };
     match outcome {
-        Outcome::NoRevision | Outcome::NotLoaded => GivenView::NoRevision,
+        // What is withheld is the fleet's fault, and its conditions tell it.
+        Outcome::NoRevision | Outcome::NotLoaded | Outcome::Withheld { .. } => GivenView::NoRevision,
         Outcome::Given { revision: hash, epoch, offer } => GivenView::Offer {
             revision: revision(hash, epoch),
             remote_config: offer.remote_config.as_ref().map(|config| config.hash),
         },
-        Outcome::TemplateFailed { revision: hash, epoch, message }
-        | Outcome::Withheld { revision: hash, epoch, message } => {
+        Outcome::TemplateFailed { revision: hash, epoch, message } => {
             GivenView::TemplateFailed { revision: revision(hash, epoch), message: message.clone() }
         }
     }

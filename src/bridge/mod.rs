@@ -15,6 +15,7 @@ mod connections;
 mod entry;
 mod metrics;
 mod run;
+mod scrub;
 mod sessions;
 mod timers;
 mod views;
@@ -51,6 +52,10 @@ const RENAMING_GRACE: Duration = Duration::from_secs(600);
 pub struct Settings {
     /// Where the objects of agents live that no fleet takes.
     pub own_namespace: String,
+    /// The name of this replica.
+    pub replica: String,
+    /// This run of it.
+    pub incarnation: String,
     /// Sessions held at once, connected or lately gone; more agents are asked to come back later.
     pub max_sessions: usize,
     /// After so much silence an agent that polls over HTTP is gone.

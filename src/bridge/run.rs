@@ -9,6 +9,7 @@ use super::Bridge;
 use crate::{
     agents::index::Change,
     opamp::{InstanceUid, now::Now},
+    status::queue::Urgency,
 };
 
 /// Sessions that are looked at in a row before others get a turn.
@@ -61,7 +62,22 @@ impl Bridge {
     /// An object has changed: by a person, by the leader, or by this replica.
     fn follow(&self, change: &Change) {
         let Some(summary) = change.after.as_ref().or(change.before.as_ref()) else { return };
-        self.learn(summary.uid);
+        let uid = summary.uid;
+        self.learn(uid);
+        if self.is_others_doing(change) && self.sessions.with(uid, |_| ()).is_some() {
+            self.writer.touch(uid, Urgency::Rest);
+        }
+    }
+
+    /// Whether the writer has to look at the object anew: it was deleted, its spec has changed, or another replica has
+    /// claimed it. What this replica has written itself comes back, too, and is no reason.
+    fn is_others_doing(&self, change: &Change) -> bool {
+        let Some(after) = &change.after else { return true };
+        let is_respecified = change.before.as_ref().is_some_and(|before| before.generation != after.generation);
+        let is_claimed = after.connection.as_ref().is_some_and(|connection| {
+            *connection.replica != *self.settings.replica || *connection.incarnation != *self.settings.incarnation
+        });
+        is_respecified || is_claimed
     }
 
     async fn follow_all(&self) {

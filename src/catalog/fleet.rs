@@ -209,6 +209,26 @@ impl FleetEntry {
         })
     }
 
+    /// Whether [`Self::scrub`] has anything to take out.
+    #[must_use]
+    pub fn has_secrets(&self) -> bool {
+        self.revisions().any(|revision| !revision.secrets().is_empty())
+    }
+
+    /// Whether both offer the same revisions.
+    #[must_use]
+    pub fn gives_as(&self, other: &Self) -> bool {
+        self.uid == other.uid && self.revisions().map(|r| r.hash()).eq(other.revisions().map(|r| r.hash()))
+    }
+
+    fn revisions(&self) -> impl Iterator<Item = &Arc<LoadedRevision>> {
+        let revisions = match &self.offering {
+            Offering::NoRevision | Offering::NotLoaded => None,
+            Offering::Revisions(revisions) => Some(revisions),
+        };
+        revisions.into_iter().flat_map(|revisions| revisions.current.iter().chain(&revisions.update))
+    }
+
     /// Whether an agent with these attributes belongs to it.
     #[must_use]
     pub fn selects(&self, attributes: &Attributes) -> bool {

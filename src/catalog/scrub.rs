@@ -32,6 +32,12 @@ impl fmt::Debug for Scrubber {
 }
 
 impl Scrubber {
+    /// Whether it knows nothing that it would take out.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.scalars.is_empty()
+    }
+
     /// Knows every scalar of 8 bytes and more in the files of a revision that came from a Secret.
     #[must_use]
     pub fn of(revision: &Revision) -> Self {

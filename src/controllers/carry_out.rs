@@ -31,7 +31,8 @@ use crate::{
     opamp::{InstanceUid, identity::Identity},
     revisions::{
         SourceKind,
-        inputs::{Content, Fetched, Source},
+        content::{Content, Source},
+        inputs::Fetched,
     },
     status::{difference::difference, recall::recall},
 };

@@ -191,7 +191,9 @@ impl Leader {
         let census = count(agents.iter().map(|agent| &**agent), &given, &self.uncounted);
         let changed = census.iter().filter(|(key, census)| self.census.get(*key) != Some(*census));
         let changed: Vec<ObjectKey> = changed.map(|(key, _)| key.clone()).collect();
-        changed.into_iter().for_each(|key| self.agenda.ask(Work::Fleet(key), now));
+        for key in changed {
+            self.agenda.ask(Work::Fleet(key), now);
+        }
         self.census = census;
     }
 

@@ -4,7 +4,7 @@
 //! in tasks of their own, at most one for each object. Nothing is shared, so nothing is locked.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -29,10 +29,10 @@ use crate::{
     api::{agent_fleet::AgentFleet, remote_config::RemoteConfig},
     events::Publisher,
     fleets::{census::Census, plan::Made},
-    kubernetes::{Mirror, Moved, ObjectKey, describe_watch},
+    kubernetes::{Mirror, Moved, ObjectKey},
     lease::{Presence, Uncounted},
     remote_configs::plan::Examined,
-    revisions::inputs::{Fetch, Fetched, WatchedInputs},
+    revisions::inputs::{Fetch, Fetched, MovedInputs, WatchedInputs},
 };
 
 /// How long writes under way may take once the lead is lost, or the process ends.
@@ -186,17 +186,20 @@ impl Leader {
                 self.presence.apply(event, now());
                 self.note_uncounted();
             }
-            Seen::Broken { kind, error } => {
-                tracing::warn!(kind, error = describe_watch(&error), "a watch is broken, and tried again");
-                // Without a watch nobody can be said to have been silent.
-                self.presence.outage(now());
-            }
+            // Nobody can be said to have been silent who could not be heard.
+            Seen::NoLeases => self.presence.outage(now()),
         }
     }
 
-    fn inputs_moved(&mut self, moved: BTreeSet<ObjectKey>) {
+    fn inputs_moved(&mut self, moved: MovedInputs) {
         let now = now();
-        for key in moved {
+        for namespace in moved.revisions {
+            let fleets: Vec<ObjectKey> = self.fleets.named(&namespace, "").map(|(key, _)| key.clone()).collect();
+            for fleet in fleets {
+                self.agenda.ask(Work::Fleet(fleet), now);
+            }
+        }
+        for key in moved.remote_configs {
             for fleet in self.fleets_of(&key) {
                 let held = self.held_fleets.entry(fleet.clone()).or_default();
                 held.settle.moved(now);
@@ -278,7 +281,9 @@ impl Leader {
             Done::Fetched(fetch, outcome) => self.fetched(fetch, outcome),
             Done::Chores(finished) => {
                 self.agenda.end(&Work::Chores);
-                finished.iter().for_each(|agent| self.housekeeping.restated(agent));
+                for agent in &finished {
+                    self.housekeeping.restated(agent);
+                }
                 self.agenda.ask(Work::Chores, now() + COUNTING);
             }
         }

@@ -25,7 +25,7 @@ pub const RECOVERED: &str = "Recovered";
 pub struct Transition {
     /// Whether somebody should have a look.
     pub severity: Severity,
-    /// The reason of the condition, or another UpperCamelCase word.
+    /// The reason of the condition, or another word in its form.
     pub reason: &'static str,
     /// In words.
     pub note: String,
@@ -96,7 +96,9 @@ impl Publisher {
 
 fn cut(mut note: String) -> String {
     if note.len() > NOTE_LIMIT {
-        note.truncate(note.floor_char_boundary(NOTE_LIMIT - '…'.len_utf8()));
+        let room = NOTE_LIMIT - '…'.len_utf8();
+        let end = (0..=room).rev().find(|end| note.is_char_boundary(*end)).unwrap_or_default();
+        note.truncate(end);
         note.push('…');
     }
     note

@@ -14,6 +14,7 @@ use crate::{
     },
     catalog::threshold::{Bucket, Threshold},
     kubernetes::ObjectKey,
+    lease::Uncounted,
 };
 
 /// The most samples of failures that a fleet shows.
@@ -70,7 +71,7 @@ impl Given {
 pub fn count<'a>(
     agents: impl IntoIterator<Item = &'a AgentSummary>,
     fleets: &BTreeMap<ObjectKey, Given>,
-    uncounted: &BTreeMap<String, i64>,
+    uncounted: &Uncounted,
 ) -> BTreeMap<ObjectKey, Census> {
     let mut tallies: HashMap<(&str, &str), Tally> =
         fleets.iter().map(|(key, given)| ((key.namespace.as_str(), key.name.as_str()), Tally::new(given))).collect();
@@ -134,8 +135,9 @@ impl<'a> Tally<'a> {
         }
     }
 
-    fn finish(self, uncounted: i64) -> Census {
+    fn finish(self, uncounted: usize) -> Census {
         let Self { given: _, mut counts, failed } = self;
+        let uncounted = i64::try_from(uncounted).unwrap_or(i64::MAX);
         counts.matched = counts.matched.saturating_add(uncounted);
         counts.connected = counts.connected.saturating_add(uncounted);
         let failures = failed.into_iter().map(|failed| AgentFailure {
@@ -200,7 +202,7 @@ mod tests {
         BTreeMap::from([(ObjectKey::new("telemetry", "edge"), given)])
     }
 
-    fn census(agents: Vec<Value>, uncounted: i64) -> Census {
+    fn census(agents: Vec<Value>, uncounted: usize) -> Census {
         let agents = AgentIndex::holding(agents).all();
         let uncounted = BTreeMap::from([("edge-uid".to_owned(), uncounted), ("gone-uid".to_owned(), 5)]);
         let mut all = count(agents.iter().map(|agent| &**agent), &edge(), &uncounted);
@@ -208,7 +210,7 @@ mod tests {
     }
 
     /// matched, connected, healthy, up to date, failed, unsupported.
-    fn numbers(agents: Vec<Value>, uncounted: i64) -> [i64; 6] {
+    fn numbers(agents: Vec<Value>, uncounted: usize) -> [i64; 6] {
         let AgentCounts { matched, connected, healthy, up_to_date, failed, unsupported } =
             census(agents, uncounted).counts;
         [matched, connected, healthy, up_to_date, failed, unsupported]

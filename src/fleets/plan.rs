@@ -45,7 +45,7 @@ pub struct Observed<'a> {
     /// Its counters.
     pub census: &'a Census,
     /// Its members that are served without an object, because there are too many.
-    pub uncounted: i64,
+    pub uncounted: usize,
     /// What the operator as a whole permits.
     pub policy: &'a Policy,
 }
@@ -181,7 +181,7 @@ fn reasons(fleet: &AgentFleet, observed: &Observed<'_>, status: &AgentFleetStatu
         Made::Revision(_) => Vec::new(),
     };
     if let (Some((_, message)), Some(revision)) = (reasons.first_mut(), &status.current_revision) {
-        message.push_str(&format!("; revision {revision} stays on offer"));
+        *message = format!("{message}; revision {revision} stays on offer");
     }
     let anonymous = fleet.spec.enrollment.methods.contains(&EnrollmentMethod::Anonymous);
     let namespace = fleet.metadata.namespace.as_deref().unwrap_or_default();
@@ -251,7 +251,7 @@ mod tests {
         fleet: AgentFleet,
         stored: Vec<StoredRevision>,
         census: Census,
-        uncounted: i64,
+        uncounted: usize,
         policy: Policy,
     }
 
@@ -473,7 +473,7 @@ mod tests {
         /// Whatever happens to a fleet, one plan is enough, and what is offered exists.
         #[test]
         fn a_plan_made_after_a_plan_was_applied_is_empty(
-            steps in prop::collection::vec((0..4_u8, 0..3_i64, 0..3_i32, 0..3_i64), 1..12)
+            steps in prop::collection::vec((0..4_u8, 0..3_i64, 0..3_i32, 0..3_usize), 1..12)
         ) {
             let mut world = World::new();
             for (step, (body, matched, limit, uncounted)) in steps.into_iter().enumerate() {

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Holder, RENEWAL, RENEWAL_DEADLINE,
-    hold::{Dress, Hold, Standing},
+    hold::{Dress, Failing, Hold, Standing},
 };
 
 /// The Lease that makes its holder the leader.
@@ -33,6 +33,7 @@ pub struct Election {
     leading: watch::Sender<Leading>,
     /// When the last successful renewal was begun.
     renewed: Option<Instant>,
+    failing: Failing,
 }
 
 impl Election {
@@ -42,7 +43,10 @@ impl Election {
     pub fn new(client: Client, namespace: &str, me: Holder) -> (Self, watch::Receiver<Leading>) {
         let (leading, receiver) = watch::channel(Leading::No);
         let api: Api<Lease> = Api::namespaced(client, namespace);
-        (Self { hold: Hold::new(api, LEADER_LEASE.into(), me), leading, renewed: None }, receiver)
+        (
+            Self { hold: Hold::new(api, LEADER_LEASE.into(), me), leading, renewed: None, failing: Failing::default() },
+            receiver,
+        )
     }
 
     /// Stands for election until `shutdown`, then gives the lead up. The controllers should have ended before: what
@@ -68,17 +72,19 @@ impl Election {
         let now = time::Instant::now().into_std();
         match result {
             Ok(Standing::Held) => {
+                self.failing.ended(LEADER_LEASE);
                 self.renewed = Some(begun);
                 self.announce(Leading::Yes);
                 RENEWAL.saturating_sub(now - begun)
             }
             Ok(Standing::Others { until }) => {
+                self.failing.ended(LEADER_LEASE);
                 self.renewed = None;
                 self.announce(Leading::No);
                 until.saturating_duration_since(now).clamp(Duration::from_millis(200), RENEWAL)
             }
             Err(error) => {
-                tracing::warn!(%error, "the leader's Lease could not be renewed");
+                self.failing.again(LEADER_LEASE, &error);
                 self.announce_if_overdue(now);
                 self.until_overdue(now).min(RETRY)
             }

@@ -214,6 +214,30 @@ impl Hold {
     }
 }
 
+/// Tells of an outage once when it begins and once when it ends, not at each attempt.
+#[derive(Debug, Default)]
+pub(super) struct Failing {
+    attempts: u32,
+}
+
+impl Failing {
+    /// An attempt failed.
+    pub(super) fn again(&mut self, lease: &str, error: &Error) {
+        if self.attempts == 0 {
+            tracing::warn!(lease, %error, "a Lease could not be renewed, and is tried again");
+        }
+        self.attempts = self.attempts.saturating_add(1);
+    }
+
+    /// An attempt succeeded.
+    pub(super) fn ended(&mut self, lease: &str) {
+        let attempts = std::mem::take(&mut self.attempts);
+        if attempts > 0 {
+            tracing::info!(lease, attempts, "the Lease can be written again");
+        }
+    }
+}
+
 /// Somebody else's Lease, or none, needs no giving up.
 fn absent_is_fine(error: Error) -> Result<(), Error> {
     match error {

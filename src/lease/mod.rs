@@ -14,6 +14,8 @@ pub mod hold;
 pub mod holder;
 pub mod presence;
 pub mod replica;
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
 

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Holder, RENEWAL,
-    hold::{Dress, Hold, Standing},
+    hold::{Dress, Failing, Hold, Standing},
 };
 
 /// Label of Leases that are a replica's sign of life; its value is [`ROLE_REPLICA`].
@@ -20,7 +20,7 @@ pub const ROLE_REPLICA: &str = "replica";
 pub const UNCOUNTED_ANNOTATION: &str = "opamp.dev/uncounted";
 
 /// Agents that a replica serves without an object, by the uid of their fleet.
-pub type Uncounted = BTreeMap<String, i64>;
+pub type Uncounted = BTreeMap<String, usize>;
 
 /// The most fleets that [`UNCOUNTED_ANNOTATION`] names: those with the most agents. 50 bytes each leave it far below
 /// the 256 KiB that an object's annotations may have.
@@ -57,7 +57,9 @@ impl SignOfLife {
 /// This replica's own Lease.
 pub struct ReplicaLease {
     hold: Hold,
+    name: String,
     uncounted: watch::Receiver<Uncounted>,
+    failing: Failing,
 }
 
 impl ReplicaLease {
@@ -65,7 +67,8 @@ impl ReplicaLease {
     #[must_use]
     pub fn new(client: Client, namespace: &str, me: Holder, uncounted: watch::Receiver<Uncounted>) -> Self {
         let api: Api<Lease> = Api::namespaced(client, namespace);
-        Self { hold: Hold::new(api, lease_name(&me.replica), me), uncounted }
+        let name = lease_name(&me.replica);
+        Self { hold: Hold::new(api, name.clone(), me), name, uncounted, failing: Failing::default() }
     }
 
     /// Renews the Lease until `shutdown`, then deletes it: pending status should have been written before.
@@ -86,7 +89,10 @@ impl ReplicaLease {
         let begun = time::Instant::now();
         let dress = dress(&self.uncounted.borrow_and_update());
         match self.hold.step(&dress, begun.into_std()).await {
-            Ok(Standing::Held) => RENEWAL.saturating_sub(begun.elapsed()),
+            Ok(Standing::Held) => {
+                self.failing.ended(&self.name);
+                RENEWAL.saturating_sub(begun.elapsed())
+            }
             Ok(Standing::Others { .. }) => {
                 tracing::error!(
                     "another process runs under this replica's name; its agents will be shown as if they were gone"
@@ -94,7 +100,7 @@ impl ReplicaLease {
                 RENEWAL
             }
             Err(error) => {
-                tracing::warn!(%error, "this replica's Lease could not be renewed");
+                self.failing.again(&self.name, &error);
                 Duration::from_secs(1)
             }
         }

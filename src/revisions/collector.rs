@@ -5,7 +5,7 @@ use std::{
     fmt,
 };
 
-use super::{exclusion::exclude_each_other, finding::Finding};
+use super::{exclusion::exclude_each_other, finding::Finding, possibilities::Possibilities};
 use crate::{
     api::{reasons::FleetReason, selector::AttributeSelector},
     catalog::{
@@ -162,8 +162,8 @@ pub(super) enum Components {
     Checked(CollectorConfig),
     /// Nobody said so, but it reads like one: what it defines counts, what it uses is its author's business.
     Offered(CollectorConfig),
-    /// A template of one: it may define anything.
-    Unknown,
+    /// A template of one: what it may define counts, the rest is seen when it is rendered.
+    Template(Possibilities),
     /// None.
     None,
 }
@@ -185,7 +185,7 @@ pub(super) struct KnownEntry<'a> {
 }
 
 /// Components that a pipeline or the service uses and that no file defines which the same member could get. Supervisors
-/// merge files, so that what counts is the union; a file that is a template may define whatever is missing.
+/// merge files, so that what counts is the union; of a template it is what it may render to.
 pub(super) fn find_undefined(entries: &[KnownEntry<'_>]) -> Vec<Finding> {
     let undefined = entries.iter().flat_map(|entry| {
         let together: Vec<&Components> = entries
@@ -203,7 +203,7 @@ fn undefined_in(entry: &KnownEntry<'_>, together: &[&Components]) -> Vec<String>
     let is_defined = |used: &Use| {
         together.iter().any(|components| match components {
             Components::Checked(config) | Components::Offered(config) => config.defines(used),
-            Components::Unknown => true,
+            Components::Template(possibilities) => possibilities.contain(&used.component.0),
             Components::None => false,
         })
     };
@@ -337,6 +337,7 @@ service:
         let (linux, windows) = (os("linux"), os("windows"));
         let uses = || checked("service: {pipelines: {logs: {exporters: [otlp]}}}");
         let defines = || checked("exporters: {otlp: }");
+        let template = |source| Components::Template(Possibilities::of(source));
         let offered = || Components::Offered(config("exporters: {otlp: }"));
         for (case, user, definer, expected) in [
             ("both for all", None, (None, defines()), 0),
@@ -344,8 +345,10 @@ service:
             ("the user is for all", None, (Some(&linux), defines()), 0),
             ("no member can get both", Some(&linux), (Some(&windows), defines()), 1),
             ("a file of no format defines it", None, (None, offered()), 0),
-            ("a template may define it", None, (None, Components::Unknown), 0),
-            ("a template that no such member gets", Some(&linux), (Some(&windows), Components::Unknown), 1),
+            ("a template may define it", None, (None, template("exporters: {otlp: }")), 0),
+            ("a template that computes its keys", None, (None, template("exporters: {{ x }}")), 0),
+            ("a template of something else", None, (None, template("level: {{ x }}")), 1),
+            ("a template that no such member gets", Some(&linux), (Some(&windows), template("{{ x }}")), 1),
             ("no components", None, (None, Components::None), 1),
         ] {
             assert_eq!(undefined(&[(user, uses()), definer]).len(), expected, "{case}");

@@ -1,17 +1,15 @@
-//! What revisions are made from: RemoteConfigs, and the ConfigMaps and Secrets that they refer to.
+//! What revisions are made from: RemoteConfigs, and the `ConfigMap`s and Secrets that they refer to.
 //!
-//! ConfigMaps and Secrets are watched by their metadata only, in all namespaces in scope; the content of one is asked for
+//! `ConfigMap`s and Secrets are watched by their metadata only, in all namespaces in scope; the content of one is asked for
 //! only when a RemoteConfig refers to it and its resourceVersion has moved. [`WatchedInputs`] itself asks nobody: it says what
 //! is to be fetched, and is told what came of it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{
     ResourceExt,
@@ -19,61 +17,15 @@ use kube::{
     runtime::watcher::Event,
 };
 
-use super::sources::{Bodies, BodyReference, Missing, SourceKind, references};
+use super::{
+    content::{Content, Source},
+    sources::{Bodies, BodyReference, Missing, SourceKind, references},
+};
 use crate::{
     api::remote_config::RemoteConfig,
     catalog::stored::{HASH_ANNOTATION, INPUTS_ANNOTATION},
-    kubernetes::{Mirror, ObjectKey, Part},
+    kubernetes::{Mirror, Moved, ObjectKey, Part},
 };
-
-/// A ConfigMap or a Secret that is referred to.
-#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub struct Source {
-    /// Which of the two.
-    pub kind: SourceKind,
-    /// Its place.
-    pub key: ObjectKey,
-}
-
-impl fmt::Display for Source {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} {}", self.kind, self.key.name)
-    }
-}
-
-/// The keys and values of a source.
-#[derive(Clone, Default, Eq, PartialEq)]
-pub struct Content(BTreeMap<String, Bytes>);
-
-impl fmt::Debug for Content {
-    /// The values may be secret and are not shown.
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_set().entries(self.0.keys()).finish()
-    }
-}
-
-impl Content {
-    /// The value of a key.
-    #[must_use]
-    pub fn get(&self, key: &str) -> Option<&Bytes> {
-        self.0.get(key)
-    }
-}
-
-impl From<ConfigMap> for Content {
-    /// Text and binary keys alike; the API server keeps them apart.
-    fn from(object: ConfigMap) -> Self {
-        let text = object.data.unwrap_or_default().into_iter().map(|(key, value)| (key, Bytes::from(value)));
-        let binary = object.binary_data.unwrap_or_default().into_iter().map(|(key, value)| (key, Bytes::from(value.0)));
-        Self(text.chain(binary).collect())
-    }
-}
-
-impl From<Secret> for Content {
-    fn from(object: Secret) -> Self {
-        Self(object.data.unwrap_or_default().into_iter().map(|(key, value)| (key, Bytes::from(value.0))).collect())
-    }
-}
 
 /// What is known of a source's content.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -150,11 +102,20 @@ pub struct StoredRevision {
     pub inputs: String,
 }
 
+/// What an event has moved.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct MovedInputs {
+    /// RemoteConfigs, themselves or by what they refer to.
+    pub remote_configs: BTreeSet<ObjectKey>,
+    /// Namespaces in which a revision's Secret appeared or vanished.
+    pub revisions: BTreeSet<String>,
+}
+
 /// An event of one of the watches. Not to be shown: metadata of a Secret may hold its content.
 pub enum InputEvent {
     /// Of RemoteConfigs.
     RemoteConfig(Event<DeserializeGuard<RemoteConfig>>),
-    /// Of ConfigMaps, metadata only.
+    /// Of `ConfigMap`s, metadata only.
     ConfigMap(Event<PartialObjectMeta<ConfigMap>>),
     /// Of Secrets, metadata only.
     Secret(Event<PartialObjectMeta<Secret>>),
@@ -189,8 +150,8 @@ impl WatchedInputs {
         self.remote_configs.is_complete() && self.config_maps.is_complete() && self.secrets.is_complete()
     }
 
-    /// Takes an event; says which RemoteConfigs moved by it, themselves or by what they refer to.
-    pub fn apply(&mut self, part: &Part, event: InputEvent) -> BTreeSet<ObjectKey> {
+    /// Takes an event; says what moved by it.
+    pub fn apply(&mut self, part: &Part, event: InputEvent) -> MovedInputs {
         match event {
             InputEvent::RemoteConfig(event) => {
                 let moved = self.remote_configs.apply(part, event, readable);
@@ -198,15 +159,22 @@ impl WatchedInputs {
                 let spec_moved = moved.into_iter().filter(|moved| {
                     moved.former.as_ref().map(generation) != self.remote_configs.get(&moved.key).map(generation)
                 });
-                spec_moved.map(|moved| moved.key).collect()
+                MovedInputs { remote_configs: spec_moved.map(|moved| moved.key).collect(), ..MovedInputs::default() }
             }
             InputEvent::ConfigMap(event) => {
                 let moved = self.config_maps.apply(part, event, |_| Some(()));
-                self.referring(moved.into_iter().map(|moved| Source { kind: SourceKind::ConfigMap, key: moved.key }))
+                let sources = moved.into_iter().map(|moved| Source { kind: SourceKind::ConfigMap, key: moved.key });
+                MovedInputs { remote_configs: self.referring(sources), ..MovedInputs::default() }
             }
             InputEvent::Secret(event) => {
                 let moved = self.secrets.apply(part, event, |secret| Some(stored_revision(&secret)));
-                self.referring(moved.into_iter().map(|moved| Source { kind: SourceKind::Secret, key: moved.key }))
+                let holds_revision = |moved: &&Moved<Option<StoredRevision>>| {
+                    let present = self.secrets.get(&moved.key);
+                    present.or(moved.former.as_ref()).is_some_and(Option::is_some)
+                };
+                let revisions = moved.iter().filter(holds_revision).map(|moved| moved.key.namespace.clone()).collect();
+                let sources = moved.into_iter().map(|moved| Source { kind: SourceKind::Secret, key: moved.key });
+                MovedInputs { remote_configs: self.referring(sources), revisions }
             }
         }
     }
@@ -323,7 +291,7 @@ impl WatchedInputs {
     }
 }
 
-/// The ConfigMaps and Secrets that a RemoteConfig refers to.
+/// The `ConfigMap`s and Secrets that a RemoteConfig refers to.
 #[must_use]
 pub fn referenced(remote_config: &RemoteConfig) -> BTreeSet<Source> {
     let namespace = remote_config.namespace().unwrap_or_default();
@@ -405,14 +373,18 @@ mod tests {
         Fetched::Known { version: version.into(), content }
     }
 
+    fn moved(inputs: &mut WatchedInputs, event: InputEvent) -> BTreeSet<ObjectKey> {
+        inputs.apply(&None, event).remote_configs
+    }
+
     fn inputs() -> WatchedInputs {
         let mut inputs = WatchedInputs::new(&[None]);
-        assert_eq!(inputs.apply(&None, InputEvent::RemoteConfig(Event::Apply(guarded(1, "token")))), base());
+        assert_eq!(moved(&mut inputs, InputEvent::RemoteConfig(Event::Apply(guarded(1, "token")))), base());
         inputs
     }
 
     fn seen(inputs: &mut WatchedInputs, name: &str, version: &str) -> BTreeSet<ObjectKey> {
-        inputs.apply(&None, InputEvent::Secret(Event::Apply(metadata(name, version))))
+        moved(inputs, InputEvent::Secret(Event::Apply(metadata(name, version))))
     }
 
     #[test]
@@ -422,12 +394,12 @@ mod tests {
         assert_eq!(seen(&mut inputs, "token", "1"), BTreeSet::new(), "listed again");
         assert_eq!(seen(&mut inputs, "unrelated", "1"), BTreeSet::new());
         let collector = InputEvent::ConfigMap(Event::Apply(metadata("collector", "1")));
-        assert_eq!(inputs.apply(&None, collector), base());
+        assert_eq!(moved(&mut inputs, collector), base());
         let mut written = remote_config(1, "token");
         written.metadata.resource_version = Some("9".into());
         let status = InputEvent::RemoteConfig(Event::Apply(DeserializeGuard(Ok(written))));
-        assert_eq!(inputs.apply(&None, status), BTreeSet::new(), "our own status");
-        assert_eq!(inputs.apply(&None, InputEvent::RemoteConfig(Event::Apply(guarded(2, "token")))), base());
+        assert_eq!(moved(&mut inputs, status), BTreeSet::new(), "our own status");
+        assert_eq!(moved(&mut inputs, InputEvent::RemoteConfig(Event::Apply(guarded(2, "token")))), base());
     }
 
     #[test]
@@ -479,7 +451,15 @@ mod tests {
     }
 
     #[test]
-    fn debug_never_shows_content() {
-        assert!(!format!("{:?}", known("1")).contains("canary"));
+    fn a_revision_that_appears_or_vanishes_concerns_the_fleets_of_its_namespace() {
+        let mut inputs = inputs();
+        let mut stored: PartialObjectMeta<Secret> = metadata("opamp-revision-0c1d2e3f-3f9a1c2b07", "1");
+        stored.annotations_mut().insert(HASH_ANNOTATION.into(), "3f".repeat(32));
+        let telemetry = BTreeSet::from(["telemetry".to_owned()]);
+        let mut revisions = |event| inputs.apply(&None, InputEvent::Secret(event)).revisions;
+        assert_eq!(revisions(Event::Apply(stored.clone())), telemetry);
+        assert_eq!(revisions(Event::Apply(metadata("token", "1"))), BTreeSet::new());
+        assert_eq!(revisions(Event::Delete(stored)), telemetry);
+        assert_eq!(revisions(Event::Delete(metadata("token", "1"))), BTreeSet::new());
     }
 }

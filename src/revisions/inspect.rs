@@ -2,6 +2,7 @@
 
 use super::{
     collector::{CollectorConfig, Components},
+    possibilities::Possibilities,
     sources::{Bodies, resolve},
 };
 use crate::{
@@ -116,10 +117,11 @@ fn check(spec: &RemoteConfigSpec, body: &[u8], quoting: Quoting) -> Result<Compo
     });
     match (spec.template, spec.format) {
         (TemplateMode::Jinja, format) => {
-            Template::compile(text?, quoting)
+            let text = text?;
+            Template::compile(text, quoting)
                 .map_err(|error| (RemoteConfigReason::InvalidTemplate, error.to_string()))?;
             Ok(match format {
-                ConfigFormat::OpenTelemetryCollector => Components::Unknown,
+                ConfigFormat::OpenTelemetryCollector => Components::Template(Possibilities::of(text)),
                 ConfigFormat::Opaque => Components::None,
             })
         }

@@ -11,11 +11,13 @@
 pub mod clash;
 pub mod collector;
 pub mod compile;
+pub mod content;
 mod digest;
 pub mod exclusion;
 pub mod finding;
 pub mod inputs;
 pub mod inspect;
+mod possibilities;
 pub mod settle;
 pub mod sources;
 

@@ -137,6 +137,12 @@ impl StatusWriter {
         self.shared.uncounted.subscribe()
     }
 
+    /// What this replica may write. The controllers spend from it too while this replica leads.
+    #[must_use]
+    pub fn budget(&self) -> Arc<Mutex<Budget>> {
+        Arc::clone(&self.shared.limits.budget)
+    }
+
     /// Before the end of the process: whoever waits is written as fast as the budget permits, without waiting for more
     /// changes. Returns when nobody waits any more, or at the deadline with how many still do.
     pub async fn flush(&self, deadline: Instant) -> usize {

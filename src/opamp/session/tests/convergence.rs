@@ -384,7 +384,7 @@ fn state_of(status: RemoteConfigStatuses) -> RemoteConfigState {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
     fn any_history_ends_in_the_truth(events in vec(event(), 0..80)) {

@@ -145,6 +145,26 @@ fn the_same_uid_twice_on_one_socket_is_no_duplicate() {
 }
 
 #[test]
+fn over_http_a_judged_newcomer_is_forgotten_when_the_older_socket_ends() {
+    // AMB-14: after its Close nothing is a duplicate; the agent itself may poll from now on
+    let mut stage = contended(HTTP);
+    let _ = stage.pongs(1);
+    assert!(new_uid_in(&stage.hears(HTTP, say(2))).is_some());
+    let _ = stage.closes(1);
+    assert_eq!(new_uid_in(&stage.hears(HTTP, say(3))), None);
+    assert!(stage.is_connected());
+}
+
+#[test]
+fn a_successor_does_not_inherit_the_answers_to_its_predecessor() {
+    let mut stage = Stage::known(socket(1));
+    assert_eq!(stage.hears(socket(1), say(9)).flags, FULL_STATE);
+    let _ = stage.hears(socket(2), full(1));
+    assert_eq!(stage.closes(1).len(), 1, "asked for full state");
+    assert_eq!(stage.hears(socket(2), full(1)).flags, 0, "its last message once more");
+}
+
+#[test]
 fn clones_get_a_uid_each() {
     // DUP-03: a virtual machine copied many times
     let mut stage = Stage::known(socket(1));

@@ -86,8 +86,57 @@ fn the_heartbeat_of_an_empty_payload_is_a_bare_poll() {
     assert_eq!(stage.hears(socket(1), say(2)).flags, 0, "the baseline is where it was");
 }
 
+/// What a crowd of liars under one uid can do.
+#[derive(Clone, Debug)]
+enum Move {
+    Say { channel: u64, number: u64, capabilities: u64, parts: u16 },
+    Pong(u64),
+    Close(u64),
+    Wait(u64),
+    Offer(u8),
+    Reoffer,
+}
+
+fn a_move() -> impl Strategy<Value = Move> {
+    let capabilities = prop_oneof![Just(0_u64), Just(CAPABLE), Just(0x3), Just(u64::MAX), any::<u64>()];
+    prop_oneof![
+        8 => (0..4_u64, 0..6_u64, capabilities, any::<u16>())
+            .prop_map(|(channel, number, capabilities, parts)| Move::Say { channel, number, capabilities, parts }),
+        1 => (0..4_u64).prop_map(Move::Pong),
+        1 => (0..4_u64).prop_map(Move::Close),
+        1 => prop_oneof![Just(1_u64), Just(3), Just(31), Just(700)].prop_map(Move::Wait),
+        1 => (0..3_u8).prop_map(Move::Offer),
+        1 => Just(Move::Reoffer),
+    ]
+}
+
+type Addition = fn(Say) -> Say;
+
+fn lie(number: u64, capabilities: u64, parts: u16) -> Say {
+    let has = |bit: u16| parts & (1 << bit) != 0;
+    let status = RemoteConfigStatuses::try_from(i32::from(parts >> 14)).unwrap();
+    let steps: [(u16, Addition); 7] = [
+        (0, |say| say.named("liar")),
+        (1, |say| say.health("always ill")),
+        (2, |say| say.running("lies: {}")),
+        (3, |say| say.components(b"h", &[])),
+        (4, |say| say.custom(&["com.example.lie"])),
+        (5, Say::goodbye),
+        (6, Say::wanting_a_uid),
+    ];
+    // The rare ones are rarer still: two bits must agree.
+    let rare = |bit: u16| bit < 5 || has(bit + 4);
+    let mut message = say(number).capable(capabilities);
+    for (bit, step) in steps {
+        if has(bit) && rare(bit) {
+            message = step(message);
+        }
+    }
+    if has(7) { message.status(if has(8) { "offer 0" } else { "old" }, status) } else { message }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
     #[test]
     fn garbage_never_panics(frame in vec(any::<u8>(), 0..300)) {
@@ -105,6 +154,28 @@ proptest! {
             let channel = if channel == 0 { HTTP } else { socket(channel) };
             let _ = exchange(&mut session, frame.clone().into(), channel, now);
             let _ = session.expire(now);
+        }
+    }
+    #[test]
+    fn a_crowd_of_liars_gets_lawful_replies(moves in vec(a_move(), 0..100)) {
+        let mut stage = Stage::new();
+        for next in moves {
+            match next {
+                Move::Say { channel, number, capabilities, parts } => {
+                    let channel = if channel == 0 { HTTP } else { socket(channel) };
+                    let _ = stage.hears(channel, lie(number, capabilities, parts));
+                }
+                Move::Pong(number) => drop(stage.pongs(number)),
+                Move::Close(number) => drop(stage.closes(number)),
+                Move::Wait(seconds) => stage.later(seconds),
+                Move::Offer(number) => stage.offer = offering(&format!("offer {number}")),
+                Move::Reoffer => stage.session.reoffer(),
+            }
+            for (channel, _) in stage.pushes().into_iter().chain(stage.expires()) {
+                prop_assert_ne!(channel, HTTP, "nothing is pushed over HTTP");
+            }
+            let due = stage.session.deadline().is_some_and(|deadline| deadline <= stage.now.instant);
+            prop_assert!(!due, "a deadline that has passed was acted on");
         }
     }
 }

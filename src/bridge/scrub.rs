@@ -1,0 +1,32 @@
+//! What agents report, without what came from Secrets: agents quote their configuration when they complain of it.
+
+use std::borrow::Cow;
+
+use crate::{
+    catalog::FleetEntry,
+    opamp::messages::{AgentToServer, ComponentHealth},
+};
+
+/// Takes the content of the fleets' Secrets out of every text that is kept or shown of a message.
+pub(super) fn scrub<'f>(message: &mut AgentToServer, fleets: impl Iterator<Item = &'f FleetEntry> + Clone) {
+    let clean = |text: &mut String| {
+        for fleet in fleets.clone() {
+            if let Cow::Owned(cleaned) = fleet.scrub(text) {
+                *text = cleaned;
+            }
+        }
+    };
+    if let Some(status) = &mut message.remote_config_status {
+        clean(&mut status.error_message);
+    }
+    if let Some(health) = &mut message.health {
+        scrub_health(health, &clean);
+    }
+}
+
+/// As deep as the decoder lets messages nest.
+fn scrub_health(health: &mut ComponentHealth, clean: &impl Fn(&mut String)) {
+    clean(&mut health.status);
+    clean(&mut health.last_error);
+    health.component_health_map.values_mut().for_each(|component| scrub_health(component, clean));
+}
