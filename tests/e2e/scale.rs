@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 async fn settled(scenario: &Scenario, operator: &Operator) -> Swarm {
     offer(scenario, "version one");
     let swarm = agents(COUNT, "edge").with("-heartbeat", "5s").attribute("host.name", "host-{index}");
-    let swarm = swarm.start(&operator.websocket()).await;
+    let swarm = swarm.start(&operator.websocket());
     swarm.all(Reached::running("version one"), PATIENCE).await;
     scenario.fleet_counts("edge", &[("matched", COUNT), ("upToDate", COUNT)], PATIENCE).await;
     operator.settles(PATIENCE).await;

@@ -155,7 +155,7 @@ impl Operator {
             let open = sum(&metrics, "opamp_operator_agent_writes_waiting")
                 + sum(&metrics, "opamp_operator_agent_writes_in_flight");
             // The level that is shown is the one after the last write; since then the budget has grown.
-            let unchanged = quiet.filter(|(shown, _)| open == 0.0 && *shown == level);
+            let unchanged = quiet.filter(|(shown, _)| open == 0.0 && shown.total_cmp(&level).is_eq());
             let (_, since) = *quiet.insert(unchanged.unwrap_or_else(|| (level, Instant::now())));
             let grown = level + rate * since.elapsed().as_secs_f64();
             if open == 0.0 && grown >= burst { Ok(()) } else { Err(format!("{open} open writes, budget {grown}")) }

@@ -92,7 +92,7 @@ impl Scenario {
         .await
     }
 
-    /// A kubeconfig of the operator's ServiceAccount.
+    /// A kubeconfig of the operator's service account.
     fn operator_kubeconfig(&self) -> PathBuf {
         let token =
             self.cluster.kubectl(&["-n", &self.system, "create", "token", "opamp-operator", "--duration=3h"], "");
@@ -223,7 +223,7 @@ fn operator_roles(system: &str) -> String {
 /// The same object for an operator in another namespace; cluster-wide bindings get a name of their own.
 fn moved(mut object: Value, system: &str) -> Value {
     match object["kind"].as_str() {
-        Some("Namespace") | Some("ClusterRoleBinding") => object["metadata"]["name"] = json!(system),
+        Some("Namespace" | "ClusterRoleBinding") => object["metadata"]["name"] = json!(system),
         Some("ClusterRole") => {}
         _ => object["metadata"]["namespace"] = json!(system),
     }

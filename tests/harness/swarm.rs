@@ -132,7 +132,7 @@ impl Agents {
     }
 
     /// Starts them against an endpoint; they connect on their own.
-    pub async fn start(self, endpoint: &str) -> Swarm {
+    pub fn start(self, endpoint: &str) -> Swarm {
         let mut child = Command::new(program())
             .args(["-endpoint", endpoint])
             .args(&self.arguments)
