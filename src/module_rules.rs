@@ -16,7 +16,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("revisions", &["opamp", "api", "kubernetes", "catalog"]),
     ("events", &["api", "kubernetes"]),
     ("remote_configs", &["api", "kubernetes", "catalog", "revisions", "events", "status"]),
-    ("fleets", &["opamp", "api", "kubernetes", "catalog", "revisions", "agents", "events", "status"]),
+    ("fleets", &["opamp", "api", "kubernetes", "catalog", "revisions", "agents", "events", "lease", "status"]),
     (
         "controllers",
         &[
