@@ -255,11 +255,10 @@ impl Loader {
             watcher(api, watch_config())
                 .backoff(QuickBackoff::default())
                 .filter_map(|event| async {
-                    event
-                        .inspect_err(|error| {
-                            tracing::debug!(error = describe_watch(error), "the watch of fleets broke")
-                        })
-                        .ok()
+                    let broke = |error: &_| {
+                        tracing::debug!(error = describe_watch(error), "the watch of fleets broke");
+                    };
+                    event.inspect_err(broke).ok()
                 })
                 .map(move |event| (scope, event))
                 .boxed()
