@@ -1,7 +1,9 @@
 //! Tests alone: what the pages in `docs/` say of the code is so.
 
+mod commands;
 mod conformance;
 mod metrics;
+mod names;
 
 use std::{
     fs,
@@ -17,20 +19,18 @@ fn text_of(file: &str) -> String {
     fs::read_to_string(root().join(file)).unwrap()
 }
 
-/// Every file of Rust in a folder of the package, however deep.
-fn files_below(folder: &str) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    collect_files(&root().join(folder), &mut files);
-    files
-}
-
-fn collect_files(folder: &Path, files: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            collect_files(&path, files);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            files.push(path);
+/// Every file with this extension in a folder of the package, however deep.
+fn files_below(folder: &str, extension: &str) -> Vec<PathBuf> {
+    let (mut files, mut folders) = (Vec::new(), vec![root().join(folder)]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|found| found == extension) {
+                files.push(path);
+            }
         }
     }
+    files
 }
