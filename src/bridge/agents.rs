@@ -60,10 +60,6 @@ impl Agents for Bridge {
         Exchange { send, ..Exchange::default() }
     }
 
-    fn deadline(&self, _connection: &Arc<Connection>) -> Option<std::time::Instant> {
-        None
-    }
-
     fn pong(&self, connection: &Arc<Connection>, now: Now) -> Exchange {
         let mut send = Vec::new();
         for uid in self.connections.agents(connection.id) {
