@@ -35,6 +35,7 @@ pub use descriptors::{DescriptorError, raise_descriptor_limit};
 pub use limits::Limits;
 pub use listener::{BindError, Drained, Server};
 pub use metrics::Metrics;
+pub use shared::now;
 
 #[cfg(test)]
 mod tests;

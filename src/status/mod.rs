@@ -22,4 +22,4 @@ pub mod view;
 pub mod writer;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -28,6 +28,10 @@ const OUTGOING_FRAMES: usize = 64;
 /// The longest header of an OpAMP message, which counts as no part of the message (WS-04).
 const LONGEST_HEADER: usize = 10;
 
+/// The payload of a ping that [`Connection::ping`] asked for: its answer repeats it, and so it is told from that of a ping
+/// which only looks after the connection (RFC 6455 §5.5.3).
+const PROOF: &[u8] = b"alive?";
+
 /// What one peer said and is to be told. Whatever it lets in, it answers in order.
 pub struct Conversation {
     shared: Arc<Shared>,
@@ -46,6 +50,7 @@ pub struct Conversation {
     unreported: Option<(Unreported, Instant)>,
     heard: Instant,
     pinged: Option<Instant>,
+    proof: Proof,
     closes_at: Option<Instant>,
     ending: Option<Ending>,
 }
@@ -59,6 +64,14 @@ pub enum Ending {
     Theirs(Option<u16>),
     /// The connection broke, or the peer ended it without a word.
     Lost,
+}
+
+/// Whether the agents wait for a sign of life.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Proof {
+    NotAsked,
+    /// They do; its answer is for all who ask meanwhile.
+    Asked,
 }
 
 /// Where a conversation was broken off.
@@ -95,6 +108,7 @@ impl Conversation {
             unreported: Some((unreported, now.instant + limits.report_timeout)),
             heard: now.instant,
             pinged: None,
+            proof: Proof::NotAsked,
             closes_at: None,
             ending: None,
             shared,
@@ -184,8 +198,9 @@ impl Conversation {
 
     /// Carries out what [`Connection`] was asked for.
     pub fn marked(&mut self, now: Now) {
-        if self.connection.take_ping() {
-            self.outgoing.push_back(Outgoing::Ping);
+        if self.connection.take_ping() && self.proof == Proof::NotAsked {
+            self.outgoing.push_back(Outgoing::Ping(Bytes::from_static(PROOF)));
+            self.proof = Proof::Asked;
         }
         if self.connection.take_wake() {
             self.due(now);
@@ -209,9 +224,8 @@ impl Conversation {
     /// When [`Self::expire`] must be called next.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        let agents = self.shared.agents.deadline(&self.connection);
         let reported = self.unreported.as_ref().map(|(_, until)| *until);
-        [agents, self.paused_until, reported, self.ping_deadline(), self.stall_deadline(), self.closes_at]
+        [self.paused_until, reported, self.ping_deadline(), self.stall_deadline(), self.closes_at]
             .into_iter()
             .flatten()
             .min()
@@ -233,12 +247,9 @@ impl Conversation {
             if self.pinged.is_some() {
                 self.end(Ending::Ours(CloseReason::Silent));
             } else {
-                self.outgoing.push_back(Outgoing::Ping);
+                self.outgoing.push_back(Outgoing::Ping(Bytes::new()));
                 self.pinged = Some(now.instant);
             }
-        }
-        if passed(self.shared.agents.deadline(&self.connection)) {
-            self.due(now);
         }
         if passed(self.paused_until) {
             self.paused_until = None;
@@ -280,10 +291,13 @@ impl Conversation {
                 self.pace(now);
                 self.outgoing.push_back(Outgoing::Pong(payload));
             }
-            Event::Pong => {
+            Event::Pong(payload) => {
                 self.pace(now);
-                let exchange = self.shared.agents.pong(&self.connection, now);
-                self.carry_out(exchange, now);
+                if self.proof == Proof::Asked && payload == PROOF {
+                    self.proof = Proof::NotAsked;
+                    let exchange = self.shared.agents.pong(&self.connection, now);
+                    self.carry_out(exchange, now);
+                }
             }
             Event::Close(code) => self.end(Ending::Theirs(code)),
         }

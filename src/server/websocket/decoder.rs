@@ -71,8 +71,8 @@ pub enum Event {
     Text,
     /// To be answered by a pong with the same payload.
     Ping(Bytes),
-    /// The answer to a ping, or sent unasked.
-    Pong,
+    /// The answer to the ping of this payload, or sent unasked.
+    Pong(Bytes),
     /// The peer closes, with this code unless it gave none.
     Close(Option<u16>),
     /// So many bytes more are going to be stored. Whoever limits memory does not go on before it has room for them.
@@ -247,7 +247,7 @@ impl Decoder {
     fn finish(&mut self, frame: Frame, control: Vec<u8>) -> Result<Option<Event>, Fault> {
         Ok(Some(match frame.opcode {
             Opcode::Ping => Event::Ping(control.into()),
-            Opcode::Pong => Event::Pong,
+            Opcode::Pong => Event::Pong(control.into()),
             Opcode::Close => Event::Close(close_code(&control)?),
             Opcode::Continuation | Opcode::Text | Opcode::Binary => {
                 if !frame.last {

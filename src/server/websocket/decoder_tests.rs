@@ -65,7 +65,7 @@ fn a_stream_means_the_same_wherever_it_is_cut() {
         frame(0x02, b"one "),
         frame(0x89, b"ping"),
         frame(0x00, b""),
-        frame(0x8a, b""),
+        frame(0x8a, b"pong"),
         frame(0x00, b"mes"),
         frame(0x80, b"sage"),
         frame(0x81, "text ü".as_bytes()),
@@ -76,7 +76,7 @@ fn a_stream_means_the_same_wherever_it_is_cut() {
     .concat();
     let expected = Ok(vec![
         Event::Ping(Bytes::from_static(b"ping")),
-        Event::Pong,
+        Event::Pong(Bytes::from_static(b"pong")),
         binary(b"one message"),
         Event::Text,
         Event::Binary(long.into()),

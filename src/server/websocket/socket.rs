@@ -230,7 +230,7 @@ fn ends(decoder: &mut Decoder, mut bytes: &[u8]) -> bool {
         match decoder.decode(&mut bytes) {
             Ok(None) => return false,
             Ok(Some(Event::Close(_) | Event::Reserve(_))) | Err(_) => return true,
-            Ok(Some(Event::Binary(_) | Event::Text | Event::Ping(_) | Event::Pong)) => {}
+            Ok(Some(Event::Binary(_) | Event::Text | Event::Ping(_) | Event::Pong(_))) => {}
         }
     }
 }
