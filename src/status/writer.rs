@@ -244,7 +244,7 @@ impl Shared {
         });
         self.metrics.show_queue(queue.waiting(), queue.in_flight());
         self.metrics.show_without_object(waiting);
-        self.metrics.show_budget(locked(&self.limits.budget).level());
+        self.metrics.show_budget(locked(&self.limits.budget).level(now()));
     }
 }
 
