@@ -85,6 +85,7 @@ impl Shared {
 }
 
 /// Both clocks; deadlines by the runtime's, which tests move by hand.
+#[must_use]
 pub fn now() -> Now {
     Now { instant: tokio::time::Instant::now().into_std(), wall: jiff::Timestamp::now() }
 }
