@@ -7,7 +7,8 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{Harness, Limits, passed};
+use super::{Harness, Limits, Seen, passed};
+use crate::server::CloseReason;
 
 fn post(body: &[u8]) -> Vec<u8> {
     let head = "POST /v1/opamp HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-protobuf\r\nContent-Length: ";
@@ -174,4 +175,22 @@ async fn who_leaves_the_queue_leaves_its_turn_to_others() {
     }
     let _second = harness.open().await;
     assert!(passed(start).as_millis() <= 20, "{:?}", passed(start));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_hardly_reads_is_closed_all_the_same() {
+    let mut harness = Harness::new(Limits::default());
+    let (mut client, connection) = harness.reported().await;
+    *harness.agents.tail.lock().unwrap() = Some(vec![7; 1 << 20].into());
+    connection.wake();
+    sleep(Duration::from_secs(1)).await;
+    connection.close(CloseReason::Superseded);
+    let start = Instant::now();
+    let mut part = vec![0; 1_000];
+    while !harness.shared.tasks.is_empty() {
+        client.0.read_exact(&mut part).await.unwrap();
+        sleep(Duration::from_millis(500)).await;
+    }
+    assert_eq!(passed(start).as_secs(), 3);
+    while !matches!(harness.next().await, Seen::Closed) {}
 }
