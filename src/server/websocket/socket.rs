@@ -134,7 +134,10 @@ async fn moved(generation: &mut watch::Receiver<u64>) {
 
 async fn room(shared: &Shared, wanted: Option<usize>) -> Result<OwnedSemaphorePermit, AcquireError> {
     match wanted {
-        Some(bytes) => Arc::clone(&shared.room).acquire_many_owned(shared.permits(bytes)).await,
+        Some(bytes) => {
+            let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
+            Arc::clone(&shared.room).acquire_many_owned(permits).await
+        }
         None => pending().await,
     }
 }
