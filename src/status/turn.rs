@@ -108,9 +108,8 @@ impl Turn {
             self.forget();
             return Ok(Step::Done);
         };
-        let Some(held) = &mut self.held else { return self.adopt_or_create(&view).await };
-        let shown = self.desk.index.get(&self.uid).into_iter().find(|shown| *shown.namespace == *held.namespace);
-        if held.is_doubtful(shown.as_deref()) {
+        let Some(held) = &self.held else { return self.adopt_or_create(&view).await };
+        if held.is_doubtful() {
             return self.read_again(&view).await;
         }
         if held.is_lost_for(view.session) {
