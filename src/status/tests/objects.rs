@@ -201,6 +201,23 @@ async fn a_restarted_operator_moves_what_it_finds_elsewhere() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_move_that_ended_before_the_claim_is_completed_by_the_next_process() {
+    let server = ApiServer::default();
+    server.put("opamp-system", &agent(1).to_string(), &json!({}), &of_another_replica(6));
+    server.put("telemetry", &agent(1).to_string(), &json!({"opamp.dev/fleet": "edge"}), &json!({}));
+    let bench = Bench::start(server, WriterLimits::default());
+    bench.change(agent(1), |view| view.record.description = None);
+    bench.settled().await;
+    assert_eq!(
+        bench.server.requests(),
+        ["GET opamp-system", "POST telemetry", "GET telemetry", "PATCH telemetry status", "DELETE opamp-system"]
+    );
+    assert_eq!(bench.epoch("telemetry", agent(1)), 7, "the leader deletes the object of the lower epoch");
+    let attributes = bench.status("telemetry", agent(1)).attributes.expect("attributes");
+    assert_eq!(attributes.identifying["service.name"], "from-the-status");
+}
+
+#[tokio::test(start_paused = true)]
 async fn agents_beyond_the_cap_are_counted_and_get_their_object_when_there_is_room() {
     let objects = ObjectLimits { agents: 1, unmatched: 1 };
     let bench = Bench::start(ApiServer::default(), WriterLimits { objects, ..WriterLimits::default() });
