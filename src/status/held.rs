@@ -208,8 +208,7 @@ impl Held {
     pub(super) fn agrees_with(&self, shown: Option<&AgentSummary>) -> bool {
         let version = |text: &str| text.parse::<u64>().ok();
         shown.is_some_and(|shown| {
-            *shown.object_uid == *self.object_uid
-                && version(&shown.resource_version) <= version(&self.resource_version)
+            *shown.object_uid == *self.object_uid && version(&shown.resource_version) <= version(&self.resource_version)
         })
     }
 

@@ -107,7 +107,11 @@ async fn what_a_person_changes_of_a_status_or_of_our_labels_is_put_right() {
     let name = agent(1).to_string();
     let before = bench.server.object("telemetry", &name).expect("the object");
     bench.server.modify("telemetry", &name, &json!({"status": {"fleet": "nonsense", "capabilities": null}}));
-    bench.server.modify("telemetry", &name, &json!({"metadata": {"labels": {"opamp.dev/fleet": null, "team": "shop"}}}));
+    bench.server.modify(
+        "telemetry",
+        &name,
+        &json!({"metadata": {"labels": {"opamp.dev/fleet": null, "team": "shop"}}}),
+    );
     bench.server.requests();
     bench.show();
     pass(Duration::from_secs(10)).await;
