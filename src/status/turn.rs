@@ -110,7 +110,7 @@ impl Turn {
         };
         let Some(held) = &self.held else { return self.adopt_or_create(&view).await };
         if held.is_doubtful() {
-            return self.read_again(&view).await;
+            return self.read_again().await;
         }
         if held.is_lost_for(view.session) {
             if !view.is_connected() {
@@ -182,17 +182,21 @@ impl Turn {
     }
 
     /// Something gave cause to doubt what is held.
-    async fn read_again(&mut self, view: &AgentView) -> Result<Step, Failure> {
+    async fn read_again(&mut self) -> Result<Step, Failure> {
         let Some(held) = &self.held else { return Ok(Step::Next) };
         let namespace = held.namespace.clone();
         let result = self.get(&namespace).await;
         let Some(held) = &mut self.held else { return Ok(Step::Next) };
         match result {
             Ok(stored) => {
-                if let Ownership::Superseded(by) = held.reread(stored, &self.desk.owner) {
-                    debug!(uid = %self.uid, replica = by.replica, epoch = by.epoch, "a session elsewhere has claimed the agent");
-                    self.desk.metrics.superseded();
-                    self.desk.views.superseded(&self.uid, view.session, &by);
+                match held.reread(stored, &self.desk.owner) {
+                    Ownership::Kept => {}
+                    Ownership::Forestalled(by) => self.desk.views.remembered(&self.uid, &by),
+                    Ownership::Superseded { session, by } => {
+                        debug!(uid = %self.uid, "a session elsewhere has claimed the agent");
+                        self.desk.metrics.superseded();
+                        self.desk.views.superseded(&self.uid, session, &by);
+                    }
                 }
                 Ok(Step::Next)
             }
