@@ -143,9 +143,9 @@ impl Leader {
     /// Checks a RemoteConfig's files; `None` while content has still to be fetched, after which it is due again.
     fn examine(&mut self, key: &ObjectKey, remote_config: &RemoteConfig, now: Instant) -> Option<Arc<Examined>> {
         let (examined, stale_at) = match self.gather(remote_config, now) {
-            Gathered::Complete(bodies) => (Examined::Inspected(inspect(&remote_config.spec, &bodies)), None),
+            Gathered::Complete(bodies) => (Examined::inspected(&inspect(&remote_config.spec, &bodies)), None),
             Gathered::Unread => return None,
-            Gathered::Unreadable(why) => (Examined::Unreadable(why), Some(now + RETRY)),
+            Gathered::Unreadable(why) => (Examined::unreadable(why), Some(now + RETRY)),
         };
         if let Some(time) = stale_at {
             self.agenda.ask(Work::RemoteConfig(key.clone()), time);
