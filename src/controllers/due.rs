@@ -153,16 +153,18 @@ impl Leader {
         Some(self.held_remote_configs.entry(key.clone()).or_default().make(examined, stale_at))
     }
 
-    /// The bodies of a RemoteConfig; what is missing of them is fetched.
+    /// The bodies of a RemoteConfig; what is missing of them is ordered.
     fn gather(&mut self, remote_config: &RemoteConfig, now: Instant) -> Gathered {
-        for order in self.inputs.order(remote_config, now) {
-            let context = Arc::clone(&self.context);
-            self.tasks.spawn(async move {
-                let outcome = fetch(&context.client, &order.source).await;
-                Done::Fetched(order, outcome)
-            });
-        }
+        self.orders.extend(self.inputs.order(remote_config, now));
         self.inputs.bodies(remote_config)
+    }
+
+    pub(super) fn fetch(&mut self, order: Fetch) {
+        let context = Arc::clone(&self.context);
+        self.tasks.spawn(async move {
+            let outcome = fetch(&context.client, &order.source).await;
+            Done::Fetched(order, outcome)
+        });
     }
 
     /// Content has arrived: whoever waits for it is due, without a further pause.
