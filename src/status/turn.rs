@@ -3,16 +3,13 @@
 //! A turn is a loop of small steps over what is held of the object: adopt, create, read again, move, write. After each
 //! the view is asked anew, so that what is written is the latest.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Instant,
-};
+use std::sync::{Arc, Mutex};
 
 use jiff::Timestamp;
 use tracing::{debug, warn};
 
 use super::{
-    budget::Budget,
+    budget::{Budget, Heard},
     difference::difference,
     held::{Held, Ownership},
     labels::labels,
@@ -355,14 +352,9 @@ impl Turn {
 
     /// The budget follows what every answer says about the server.
     fn heard<T>(&self, result: Result<T, Failure>) -> Result<T, Failure> {
-        let now: Instant = now();
-        let mut budget = locked(&self.limits.budget);
-        match &result {
-            Err(Failure::Unreachable(_) | Failure::NoAnswer) => budget.unreached(now),
-            Err(Failure::Throttled { retry_after }) => {
-                budget.reached();
-                budget.refused(*retry_after, now);
-            }
+        let heard = match &result {
+            Err(Failure::Unreachable(_) | Failure::NoAnswer) => Heard::Nothing,
+            Err(Failure::Throttled { retry_after }) => Heard::TooMany { retry_after: *retry_after },
             Ok(_)
             | Err(
                 Failure::Conflict
@@ -370,8 +362,9 @@ impl Turn {
                 | Failure::NotFound
                 | Failure::Uncertain(_)
                 | Failure::Refused(_),
-            ) => budget.reached(),
-        }
+            ) => Heard::Answer,
+        };
+        locked(&self.limits.budget).heard(heard, now());
         result
     }
 
