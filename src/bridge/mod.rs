@@ -39,7 +39,7 @@ use self::{
     connections::Connections, entry::Entry, renamings::Renamings, sessions::Sessions, timers::Timers, wish::Demand,
 };
 use crate::{
-    agents::{index::AgentIndex, summary::AgentSummary},
+    agents::{index::AgentIndex, retention::winner, summary::AgentSummary},
     catalog::{Catalog, CatalogHandle},
     opamp::{
         InstanceUid,
@@ -107,9 +107,9 @@ impl Bridge {
         Entry::new(uid, self.object(uid), &self.settings.owner, self.settings.http_silence)
     }
 
-    /// The object of an agent; while there are two, the one that was claimed last.
+    /// The object of an agent; while there are two, the one that will stay.
     fn object(&self, uid: InstanceUid) -> Option<Arc<AgentSummary>> {
-        self.index.get(&uid).into_iter().max_by_key(|object| object.epoch())
+        winner(&self.index.get(&uid)).cloned()
     }
 
     /// Whoever gave this uid out need not do so again, and on its connection the former one is nobody's.

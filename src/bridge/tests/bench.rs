@@ -58,7 +58,7 @@ pub(super) struct Replica {
     pub(super) bridge: Arc<Bridge>,
     pub(super) server: ApiServer,
     catalog: Arc<CatalogHandle>,
-    index: AgentIndex,
+    pub(super) index: AgentIndex,
     writer: StatusWriter,
     stop: CancellationToken,
     writing: tokio::task::JoinHandle<()>,
@@ -180,7 +180,7 @@ pub(super) fn patches(status: usize) -> Requests {
 pub(super) async fn settled(replicas: &[&Replica]) {
     for _ in 0..3 {
         while replicas.iter().any(|replica| replica.touched() > 0) {
-            pass(Duration::from_millis(50)).await;
+            pass(Duration::from_millis(500)).await;
         }
         replicas.iter().for_each(|replica| replica.show());
         pass(Duration::from_millis(50)).await;

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::bench::{Agent, Replica, Socket, fleet, new_uid, pass, settled, text};
 use crate::{
+    agents::retention::losers,
     api::condition::ConditionType,
     catalog::FleetEntry,
     opamp::messages::{RemoteConfigStatuses as State, ServerToAgent},
@@ -169,9 +170,17 @@ impl World {
                 self.replicas[0].server.away_until(now().instant + Duration::from_secs(seconds));
             }
             Event::Show => self.replicas.iter().for_each(Replica::show),
-            Event::Pass { milliseconds } => pass(Duration::from_millis(milliseconds)).await,
+            Event::Pass { milliseconds } => self.pass(milliseconds).await,
         }
         self.agents.iter_mut().try_for_each(Traveller::attend)
+    }
+
+    async fn pass(&self, milliseconds: u64) {
+        for _ in 0..milliseconds / 400 {
+            pass(Duration::from_millis(400)).await;
+            self.replicas.iter().for_each(Replica::show);
+        }
+        pass(Duration::from_millis(milliseconds % 400)).await;
     }
 
     fn connect(&mut self, agent: usize, replica: usize, former: Former) -> Result<(), TestCaseError> {
@@ -210,7 +219,7 @@ impl World {
 
     /// Nothing happens any more: half-open sockets time out, and what is due is done.
     async fn come_to_rest(&mut self) -> Result<(), TestCaseError> {
-        for round in 0..10 {
+        for round in 0..6 {
             pass(Duration::from_secs(40)).await;
             if round == 2 {
                 (0..2).for_each(|replica| self.time_out(replica));
@@ -220,9 +229,19 @@ impl World {
                 traveller.report()?;
             }
             settled(&[&self.replicas[0], &self.replicas[1]]).await;
+            self.lead();
             self.agents.iter_mut().try_for_each(Traveller::attend)?;
         }
         Ok(())
+    }
+
+    /// What the leader does about two objects of one agent.
+    fn lead(&self) {
+        for traveller in &self.agents {
+            for loser in losers(&self.replicas[0].index.get(&traveller.agent.uid)) {
+                self.replicas[0].server.delete(&loser.namespace, &loser.uid.to_string());
+            }
+        }
     }
 
     async fn check(&mut self) -> Result<(), TestCaseError> {
@@ -250,7 +269,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 2_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 4000, max_shrink_iters: 2_000, ..ProptestConfig::default() })]
 
     #[test]
     fn an_agent_is_held_where_it_speaks_and_keeps_its_uid(events in prop::collection::vec(event(), 1..60)) {
