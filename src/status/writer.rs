@@ -124,12 +124,6 @@ impl StatusWriter {
         self.shared.wake.notify_one();
     }
 
-    /// What this replica may write: the leader's own writes of Agents are paid from the same.
-    #[must_use]
-    pub fn budget(&self) -> Arc<Mutex<Budget>> {
-        Arc::clone(&self.shared.limits.budget)
-    }
-
     /// The connected agents that have no object because there are as many as permitted, by the uid of their fleet: what
     /// the replica's Lease carries in `opamp.dev/uncounted`.
     #[must_use]
