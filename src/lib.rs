@@ -25,6 +25,7 @@ pub mod api;
 pub mod bridge;
 pub mod catalog;
 pub mod controllers;
+pub mod effective_configs;
 pub mod events;
 pub mod fleets;
 pub mod kubernetes;

@@ -1,0 +1,2 @@
+//! scratch
+pub mod redaction;
