@@ -41,7 +41,7 @@ pub struct RunArguments {
     #[arg(long, env = "OPAMP_OPERATOR_PATH", default_value = "/v1/opamp", value_parser = url_path)]
     pub path: String,
 
-    /// Serve agents without TLS
+    /// Serve agents without TLS; required, for this version has none
     #[arg(long, env = "OPAMP_OPERATOR_PLAINTEXT")]
     pub plaintext: bool,
 
@@ -86,11 +86,11 @@ pub struct RunArguments {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Limits and rates")]
 pub struct LimitArguments {
-    /// Connections held at once; more wait for a 503
+    /// Connections held at once; what comes on top is answered 503
     #[arg(long, env = "OPAMP_OPERATOR_MAX_CONNECTIONS", default_value_t = 15_000, value_parser = at_least_one)]
     pub max_connections: usize,
 
-    /// Agent objects in the cluster
+    /// Agent objects in the cluster; agents beyond are served without one
     #[arg(long, env = "OPAMP_OPERATOR_MAX_AGENTS", default_value_t = 10_000, value_parser = at_least_one)]
     pub max_agents: usize,
 
@@ -174,6 +174,30 @@ mod tests {
             let expected = format!("OPAMP_OPERATOR_{}", name.to_uppercase());
             assert_eq!(argument.get_env().and_then(|env| env.to_str()), Some(expected.as_str()), "{name}");
             assert!(argument.get_help().is_some(), "{name} has help");
+        }
+    }
+
+    #[test]
+    fn agents_find_the_operator_where_the_specification_says() {
+        // TRN-02, TRN-03
+        let Command::Run(run) = CommandLine::try_parse_from(["opamp-operator", "run"]).unwrap().command else {
+            panic!("run is run");
+        };
+        assert_eq!((run.listen.port(), run.path.as_str()), (4320, "/v1/opamp"));
+    }
+
+    #[test]
+    fn the_page_on_operations_tells_every_flag_with_its_default() {
+        let page = include_str!("../docs/operations.md");
+        let command = CommandLine::command();
+        let run = command.find_subcommand("run").unwrap();
+        for argument in run.get_arguments().filter(|argument| argument.get_id() != "help") {
+            let flag = format!("| `--{}` |", argument.get_long().unwrap());
+            let line = page.lines().find(|line| line.starts_with(&flag)).unwrap_or_else(|| panic!("{flag}"));
+            for default in argument.get_default_values().iter().map(|default| default.to_str().unwrap()) {
+                let told = ["true", "false"].contains(&default) || line.contains(&format!("| `{default}` |"));
+                assert!(told, "{line}: {default}");
+            }
         }
     }
 

@@ -37,4 +37,6 @@ pub mod server;
 pub mod status;
 
 #[cfg(test)]
+mod documentation;
+#[cfg(test)]
 mod module_rules;

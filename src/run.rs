@@ -31,16 +31,19 @@ use opamp_operator::{
     },
 };
 use prometheus_client::registry::Registry;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    task::JoinHandle,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::command_line::{RunArguments, anonymous_namespaces};
 
 /// How long connections may take to end after a signal.
-const DRAIN: Duration = Duration::from_secs(20);
+const DRAIN: Duration = Duration::from_secs(18);
 /// How long pending status may take to be written after that. Together they stay below the 30 s that Kubernetes gives.
-const FLUSH: Duration = Duration::from_secs(7);
-/// How long the leader's work and the Leases may take to end.
+const FLUSH: Duration = Duration::from_secs(5);
+/// How long the controllers, the election and the replica's Lease may each take to end.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// What the operator is, once its arguments are understood.
@@ -55,10 +58,7 @@ struct Operator {
 /// Runs the operator until it is told to stop.
 pub async fn run(arguments: RunArguments) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::listen().context("cannot listen for signals")?;
-    let operator = Operator::new(arguments).await?;
-    tokio::select! {
-        outcome = operator.serve(&mut signals) => outcome,
-    }
+    Operator::new(arguments).await?.serve(&mut signals).await
 }
 
 impl Operator {
@@ -97,7 +97,7 @@ impl Operator {
         let index = AgentIndex::new(&self.scope);
         let (loader, catalog) = Loader::new(
             watch_client.clone(),
-            self.watched_namespaces(),
+            self.scope.clone(),
             policy.clone(),
             catalog::loader::Metrics::register(registry.sub_registry_with_prefix("opamp_operator")),
         );
@@ -112,18 +112,17 @@ impl Operator {
         let server_metrics = server::Metrics::register(&mut registry);
         let _admin = Admin::bind(self.arguments.admin_listen, readiness.clone(), Arc::new(registry)).await?;
 
-        let (stop, stop_leases) = (CancellationToken::new(), CancellationToken::new());
-        let (tasks, leases) = (TaskTracker::new(), TaskTracker::new());
+        let stop = CancellationToken::new();
+        let tasks = TaskTracker::new();
         tasks.spawn(cancellable(stop.clone(), index.clone().run(watch_client.clone(), self.scope.clone())));
         tasks.spawn(loader.run(stop.clone()));
         tasks.spawn(cancellable(stop.clone(), writer.clone().run(client.clone(), index.clone(), bridge.clone())));
         tasks.spawn(Arc::clone(&bridge).run(stop.clone()));
 
         let replica_lease = ReplicaLease::new(client.clone(), &self.namespace, self.holder.clone(), writer.uncounted());
-        leases.spawn(replica_lease.run(stop_leases.clone()));
+        let sign_of_life = Part::start(|stop| replica_lease.run(stop));
         let (election, leading) = Election::new(client.clone(), &self.namespace, self.holder.clone());
-        leases.spawn(election.run(stop_leases.clone()));
-        let stop_leading = CancellationToken::new();
+        let election = Part::start(|stop| election.run(stop));
         let context = controllers::Context {
             client,
             watch_client,
@@ -135,29 +134,32 @@ impl Operator {
             catalog: Arc::clone(&catalog),
             budget: writer.budget(),
         };
-        let controllers = tokio::spawn(controllers::run(Arc::new(context), leading, stop_leading.clone()));
+        let controllers = Part::start(|stop| controllers::run(Arc::new(context), leading, stop));
 
-        let bound = tokio::select! {
-            bound = self.bind(limits, &bridge, &catalog, &index, &readiness, server_metrics) => Some(bound?),
+        let server = tokio::select! {
+            server = self.bind(limits, &bridge, &catalog, &index, &readiness, server_metrics) => Some(server?),
             () = signals.received() => None,
         };
-        if let Some(server) = bound {
-            tracing::info!(address = %server.local_address(), path = self.arguments.path, "serving agents over plain text");
+        if let Some(server) = &server {
+            let address = server.local_address();
+            tracing::info!(%address, path = self.arguments.path, "serving agents over plain text");
             signals.received().await;
-            tracing::info!("draining");
-            readiness.missing("the operator is stopping");
+        }
+        tracing::info!("stopping");
+        readiness.missing("the operator is stopping");
+        // Another replica is to lead at once; agents are served here until each has its turn to leave.
+        controllers.end().await;
+        election.end().await;
+        if let Some(server) = server {
             let drained = server.drain(DRAIN).await;
             tracing::info!(?drained, "connections have ended");
         }
         let left = writer.flush(Instant::now() + FLUSH).await;
         if left > 0 {
-            tracing::warn!(agents = left, "status of some agents could not be written in time");
+            tracing::warn!(agents = left, "the status of some agents could not be written in time");
         }
-        stop_leading.cancel();
-        let _ = tokio::time::timeout(FAREWELL, controllers).await;
-        stop_leases.cancel();
-        leases.close();
-        let _ = tokio::time::timeout(FAREWELL, leases.wait()).await;
+        // Without this Lease the leader counts the agents of this replica as gone: not before they are written.
+        sign_of_life.end().await;
         stop.cancel();
         tracing::info!("stopped");
         Ok(ExitCode::SUCCESS)
@@ -200,13 +202,6 @@ impl Operator {
             Ok(_) => {}
         }
         Ok(())
-    }
-
-    fn watched_namespaces(&self) -> Vec<String> {
-        match &self.scope {
-            Scope::All => Vec::new(),
-            Scope::Namespaces(namespaces) => namespaces.iter().cloned().collect(),
-        }
     }
 
     fn policy(&self) -> Policy {
@@ -259,6 +254,29 @@ impl Operator {
             max_sessions: given.max_connections.saturating_mul(2),
             http_silence: Duration::from_secs(given.http_silence_seconds as u64),
         }
+    }
+}
+
+/// A part that is ended in its turn.
+struct Part {
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Part {
+    fn start<F>(run: impl FnOnce(CancellationToken) -> F) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(run(stop.clone()));
+        Self { stop, task }
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        // What does not end in time is cut off with the process; every write of it carries a resourceVersion.
+        let _ = tokio::time::timeout(FAREWELL, self.task).await;
     }
 }
 

@@ -9,7 +9,6 @@
 //! Nothing here knows of sockets, sessions or the inputs that revisions were made from.
 
 pub mod assignment;
-pub mod backoff;
 mod cache;
 pub mod fleet;
 pub mod library;

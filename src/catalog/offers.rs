@@ -440,6 +440,22 @@ mod tests {
     }
 
     #[test]
+    fn bodies_and_content_types_arrive_as_they_were_written() {
+        // CFG-14
+        let long = "x".repeat(500_000);
+        for body in [&b"\0\xff\xfe\r\n"[..], b"", long.as_bytes()] {
+            let opaque =
+                RevisionFile { body: Bytes::copy_from_slice(body), content_type: String::new(), ..file("", "") };
+            let written = Revision { entries: vec![entry("base", "", vec![opaque])] };
+            let read = Revision::from_canonical(&written.canonical()).unwrap();
+            let offered = offer(&LoadedRevision::new(read.hash(), read), "linux", "").unwrap().unwrap();
+            let message = ServerToAgent::decode(offered.encoded.clone()).unwrap();
+            let map = message.remote_config.unwrap().config.unwrap().config_map;
+            assert_eq!((map.len(), &map[""].body[..], map[""].content_type.as_str()), (1, body, ""));
+        }
+    }
+
+    #[test]
     fn two_files_of_one_name_are_never_merged_silently() {
         for (case, first, second) in [("same name", "a", "a"), ("no name beside another", "", "a")] {
             let revision =

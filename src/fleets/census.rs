@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use crate::{
     agents::summary::AgentSummary,
     api::{
-        agent_fleet::{AgentCounts, AgentFailure, AgentFleet},
+        agent_fleet::{AgentCounts, AgentFailure, AgentFleet, AgentFleetStatus},
         condition::Verdict,
         reasons::AgentReason,
     },
@@ -27,6 +27,22 @@ pub struct Census {
     pub counts: AgentCounts,
     /// The first failures by the name of the Agent, so that the choice is the same at each count.
     pub failures: Vec<AgentFailure>,
+    /// What the members were measured by; `None`: they were not.
+    pub given: Option<Given>,
+}
+
+impl Census {
+    /// As it counts for a fleet that gives this. Of what it gave when the members were counted nobody is up to date any
+    /// more, and nobody has failed at it yet.
+    #[must_use]
+    pub fn measured_by(&self, given: &Given) -> Self {
+        let mut census = self.clone();
+        if census.given.as_ref() != Some(given) {
+            (census.counts.up_to_date, census.counts.failed) = (0, 0);
+            census.failures.clear();
+        }
+        census
+    }
 }
 
 /// What a fleet gives its members now, which is what they are measured by.
@@ -42,12 +58,18 @@ impl Given {
     /// What the status of a fleet says that its members are given.
     #[must_use]
     pub fn by(fleet: &AgentFleet) -> Self {
-        let status = fleet.status.clone().unwrap_or_default();
+        Self::in_status(fleet, &fleet.status.clone().unwrap_or_default())
+    }
+
+    /// What another status of the same fleet would say.
+    #[must_use]
+    pub fn in_status(fleet: &AgentFleet, status: &AgentFleetStatus) -> Self {
+        let rollout = status.rollout.as_ref();
         Self {
             fleet_uid: fleet.metadata.uid.clone().unwrap_or_default(),
-            current: status.current_revision,
-            update: status.update_revision,
-            threshold: status.rollout.and_then(|rollout| rollout.threshold.parse().ok()).unwrap_or_default(),
+            current: status.current_revision.clone(),
+            update: status.update_revision.clone(),
+            threshold: rollout.and_then(|rollout| rollout.threshold.parse().ok()).unwrap_or_default(),
         }
     }
 
@@ -136,7 +158,7 @@ impl<'a> Tally<'a> {
     }
 
     fn finish(self, uncounted: usize) -> Census {
-        let Self { given: _, mut counts, failed } = self;
+        let Self { given, mut counts, failed } = self;
         let uncounted = i64::try_from(uncounted).unwrap_or(i64::MAX);
         counts.matched = counts.matched.saturating_add(uncounted);
         counts.connected = counts.connected.saturating_add(uncounted);
@@ -145,7 +167,7 @@ impl<'a> Tally<'a> {
             reason: failed.reason.into(),
             message: failed.message.into(),
         });
-        Census { counts, failures: failures.collect() }
+        Census { counts, failures: failures.collect(), given: Some(given.clone()) }
     }
 }
 

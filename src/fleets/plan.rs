@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::Time};
 use serde_json::Value;
 
-use super::census::Census;
+use super::census::{Census, Given};
 use crate::{
     api::{
         agent_fleet::{
@@ -96,8 +96,9 @@ pub fn plan(fleet: &AgentFleet, observed: &Observed<'_>, now: Timestamp) -> Plan
     }
     keep_history(&mut status, fleet.spec.revision_history_limit);
     status.observed_generation = fleet.metadata.generation.unwrap_or_default();
-    status.agents = Some(observed.census.counts.clone());
-    status.failures.clone_from(&observed.census.failures);
+    let Census { counts, failures, given: _ } = observed.census.measured_by(&Given::in_status(fleet, &status));
+    status.agents = Some(counts);
+    status.failures = failures;
     let findings = standing_findings(&reasons(fleet, observed, &status));
     status.conditions = merge(&former.conditions, findings, Some(status.observed_generation), now);
     events.extend(transition(&former.conditions, &status.conditions, &words()));
@@ -353,6 +354,22 @@ mod tests {
         assert_eq!(world.conditions(), ["Ready=True Completed"]);
         assert_eq!(world.reconcile(&offering("2"), LATER), ["RevisionCreated"]);
         assert_eq!(world.status().rollout.map(|rollout| rollout.epoch), Some(2));
+    }
+
+    #[test]
+    fn nobody_is_up_to_date_with_a_revision_that_was_just_made() {
+        let mut world = World::new();
+        world.reconcile(&offering("1"), NOON);
+        world.census = Census {
+            counts: AgentCounts { matched: 20, connected: 20, up_to_date: 20, ..AgentCounts::default() },
+            failures: Vec::new(),
+            given: Some(Given::by(&world.fleet)),
+        };
+        world.reconcile(&offering("1"), NOON);
+        assert_eq!(world.status().agents.map(|agents| agents.up_to_date), Some(20));
+        world.reconcile(&offering("2"), LATER);
+        let agents = world.status().agents.expect("counters");
+        assert_eq!((agents.matched, agents.up_to_date), (20, 0), "until they are counted anew");
     }
 
     #[test]

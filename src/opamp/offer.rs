@@ -22,6 +22,14 @@ impl ConfigHash {
         Self(digest)
     }
 
+    /// The first 10 hex digits, for columns.
+    #[must_use]
+    pub fn short(&self) -> String {
+        let mut text = self.to_string();
+        text.truncate(10);
+        text
+    }
+
     /// The raw bytes as they stand on the wire.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 32] {

@@ -62,7 +62,7 @@ pub fn plan(remote_config: &RemoteConfig, examined: &Examined, fleets: &[String]
     let reasons = match examined {
         Examined::Inspected(inspection) => {
             if let Some(hash) = inspection.hash().filter(|_| inspection.findings().is_empty()) {
-                status.hash = Some(hash.to_string());
+                status.hash = Some(hash.short());
                 status.size = i64::try_from(inspection.bytes()).ok();
                 status.files = inspection.file_statuses();
             }
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!((&status["observedGeneration"], &status["size"]), (&json!(3), &json!(19)));
         assert_eq!(status["fleets"], json!(["core", "edge"]));
         assert_eq!(status["files"][0]["name"], "collector.yaml");
-        assert_eq!(status["hash"].as_str().map(str::len), Some(64));
+        assert_eq!(status["hash"].as_str().map(str::len), Some(10));
         assert_eq!(events, [""; 0]);
     }
 

@@ -115,7 +115,7 @@ impl Room {
     }
 
     /// How many wait, per uid of the fleet that takes them.
-    pub(super) fn uncounted(&self) -> BTreeMap<String, i64> {
+    pub(super) fn uncounted(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
         for fleet in self.waiting.values().filter_map(|guest| guest.fleet.as_ref()) {
             *counts.entry(fleet.clone()).or_default() += 1;

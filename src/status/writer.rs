@@ -93,7 +93,7 @@ struct Shared {
     metrics: Metrics,
     wake: Notify,
     settled: Notify,
-    uncounted: watch::Sender<BTreeMap<String, i64>>,
+    uncounted: watch::Sender<BTreeMap<String, usize>>,
 }
 
 impl StatusWriter {
@@ -127,7 +127,7 @@ impl StatusWriter {
     /// The connected agents that have no object because there are as many as permitted, by the uid of their fleet: what
     /// the replica's Lease carries in `opamp.dev/uncounted`.
     #[must_use]
-    pub fn uncounted(&self) -> watch::Receiver<BTreeMap<String, i64>> {
+    pub fn uncounted(&self) -> watch::Receiver<BTreeMap<String, usize>> {
         self.shared.uncounted.subscribe()
     }
 

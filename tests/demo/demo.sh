@@ -17,7 +17,7 @@ number=0
 step() { # title, explanation
   number=$((number + 1))
   printf '\n%s%d. %s%s\n' "$bold" "$number" "$1" "$plain"
-  [ $# -lt 2 ] || fold -s -w 100 <<< "   $2" | sed -E '2,$s/^/   /'
+  [ $# -lt 2 ] || fold -s -w 96 <<< "$2" | sed -E 's/^/   /; s/ +$//'
 }
 good() { printf '   %s✓ %s%s\n' "$green" "$1" "$plain"; }
 fail() {
@@ -204,21 +204,26 @@ change_reaches_them() {
 }
 
 break_it() {
-  step "Break it" "A pipeline now exports to kafka, which no file defines. Collectors would not start with that."
-  k get remoteconfig base -o json | sed 's/exporters: \[debug\]/exporters: [kafka]/' | k replace -f - > /dev/null
-  expect "the fleet says what is wrong" 15 field_is fleet/edge '{.status.conditions[?(@.type=="Stalled")].reason}' UndefinedComponent
-  show "$KUBECTL" get fleet edge -n telemetry -o 'jsonpath={.status.conditions[?(@.type=="Stalled")].message}{"\n"}'
+  step "Break it" "Somebody forgets a bracket: the file is no YAML any more."
+  k get remoteconfig base -o json | sed 's/exporters: \[debug\]/exporters: [debug/' | k replace -f - > /dev/null
+  expect "the RemoteConfig says what is wrong, and where" 15 \
+    field_is remoteconfig/base '{.status.conditions[?(@.type=="Stalled")].reason}' InvalidYaml
+  show "$KUBECTL" get remoteconfig base -n telemetry -o 'jsonpath={.status.conditions[?(@.type=="Stalled")].message}{"\n"}'
+  expect "and the fleet that it waits for that" 15 field_is fleet/edge '{.status.conditions[?(@.type=="Ready")].status}' False
   show "$KUBECTL" get fleets -n telemetry
   field_is fleet/edge '{.status.currentRevision}' "$revision" > /dev/null || fail "the last good revision should have stayed"
   good "the last good revision $revision stays"
-  ask_agents '{"do":"wait","for":{"running":"exporters: [debug]"},"count":20,"timeout":"5s"}' > /dev/null || fail "an agent lost its configuration"
-  ask_agents '{"do":"wait","for":{"running":"exporters: [kafka]"},"count":1,"timeout":"2s"}' > /dev/null && fail "an agent was offered it"
+  ask_agents '{"do":"wait","for":{"running":"exporters: [debug]"},"count":20,"timeout":"5s"}' > /dev/null ||
+    fail "an agent lost its configuration"
+  if ask_agents '{"do":"wait","for":{"running":"exporters: [debug\n"},"count":1,"timeout":"2s"}' > /dev/null; then
+    fail "an agent was offered the broken one"
+  fi
   good "no agent was offered the broken one"
 }
 
 mend_it() {
   step "Mend it"
-  k get remoteconfig base -o json | sed 's/exporters: \[kafka\]/exporters: [debug]/' | k replace -f - > /dev/null
+  k get remoteconfig base -o json | sed 's/exporters: \[debug\\n/exporters: [debug]\\n/' | k replace -f - > /dev/null
   expect "the fleet is ready again" 15 field_is fleet/edge '{.status.conditions[?(@.type=="Ready")].status}' True
   expect "all twenty are up to date" 15 field_is fleet/edge '{.status.agents.upToDate}' 20
 }
@@ -227,8 +232,11 @@ fall_ill() {
   step "An agent falls ill" "It reports that its disk is full."
   ask_agents '{"do":"health","agents":[3],"healthy":false,"error":"disk full"}' > /dev/null || fail "the agent does not answer"
   expect "the fleet counts nineteen healthy ones" 30 field_is fleet/edge '{.status.agents.healthy}' 19
-  show "$KUBECTL" get agents -n telemetry -o 'custom-columns=NAME:.metadata.name,HEALTHY:.status.health.healthy,ERROR:.status.health.lastError'
-  show "$KUBECTL" get opamp -n telemetry
+  local uid
+  uid=$(ask_agents '{"do":"uids","agents":[3]}' | sed -E 's/.*"uids":\["([^"]*)".*/\1/')
+  show "$KUBECTL" get agent "$uid" -n telemetry
+  show "$KUBECTL" get agent "$uid" -n telemetry -o 'jsonpath={.status.health.lastError}{"\n"}'
+  show "$KUBECTL" get fleets -n telemetry
 }
 
 play_on() {

@@ -78,7 +78,7 @@ async fn what_is_broken_is_shown_and_the_last_good_revision_stays() {
     let scenario = Scenario::begin("broken").await;
     let mut operator = scenario.operator().await;
     scenario.apply(&working("good"));
-    let swarm = agents(5, "edge").start(&operator.websocket()).await;
+    let swarm = agents(5, "edge").start(&operator.websocket());
     swarm.all(Reached::running("good"), SOON).await;
 
     for (round, Breakage { case, objects, shows, names }) in breakages().into_iter().enumerate() {
@@ -94,10 +94,10 @@ async fn what_is_broken_is_shown_and_the_last_good_revision_stays() {
         assert_eq!(swarm.summary().await.offers, offers, "{case}: nobody is offered it");
 
         let newcomers = agents(2, "edge").seed(&format!("newcomers-{round}"));
-        let newcomers = newcomers.start(&operator.websocket()).await;
+        let newcomers = newcomers.start(&operator.websocket());
         newcomers.all(Reached::running("good"), SOON).await;
         operator = operator.restart().await;
-        let late = agents(2, "edge").seed(&format!("late-{round}")).start(&operator.websocket()).await;
+        let late = agents(2, "edge").seed(&format!("late-{round}")).start(&operator.websocket());
         late.all(Reached::running("good"), Duration::from_secs(20)).await;
 
         scenario.apply(&working("good"));
@@ -115,7 +115,7 @@ async fn what_was_missing_is_taken_up_when_it_comes() {
         remote_config("base").file_from_config_map("rules.yaml", "late", "rules.yaml").build(),
         fleet("edge").offering(&["base"]).build(),
     ]);
-    let swarm = agents(2, "edge").start(&operator.websocket()).await;
+    let swarm = agents(2, "edge").start(&operator.websocket());
     let reason = ("Reconciling", "True", "ReferenceNotFound");
     scenario.condition((Kind::RemoteConfig, "base"), reason, SHOWN_WITHIN).await;
     scenario.apply_config_map("late", "rules.yaml", "rules: here");

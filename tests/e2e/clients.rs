@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::harness::{
     Kind, Scenario, fleet,
     real_clients::{Language, RealClient},
-    remote_config,
+    remote_config, wait_for,
 };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -29,18 +29,37 @@ async fn clients_of_other_languages_apply_json() {
         client.event("connected", A_POLL).await;
         let applied = client.event("applied", A_POLL).await;
         assert_eq!(applied["files"], json!({"settings.json": {"sampling": 1}}), "{language:?}");
-        scenario.fleet_counts(service, &[("matched", 1), ("connected", 1), ("upToDate", 1)], SOON).await;
+        shown_as_applied(&scenario, service, &applied).await;
 
         let changed = remote_config(&config).typed_file("settings.json", "application/json", r#"{"sampling": 2}"#);
         scenario.apply(&[changed.build()]);
         let applied = client.event("applied", A_POLL).await;
         assert_eq!(applied["files"], json!({"settings.json": {"sampling": 2}}), "{language:?}");
-        scenario.fleet_counts(service, &[("upToDate", 1), ("failed", 0)], SOON).await;
+        shown_as_applied(&scenario, service, &applied).await;
 
-        // Python says goodbye, then often sends a late heartbeat: that must not bring it back.
         client.leave().await;
-        scenario.fleet_counts(service, &[("matched", 1), ("connected", 0)], SOON).await;
+        let connected = match language {
+            // It says goodbye, then often sends a late heartbeat: that must not bring it back.
+            Language::Python => 0,
+            // It says nothing; over HTTP its silence is noticed minutes later.
+            Language::Node => 1,
+        };
+        scenario.fleet_counts(service, &[("matched", 1), ("connected", connected)], SOON).await;
     }
+}
+
+/// Waits until the client's Agent, and its fleet, say what the client said itself.
+async fn shown_as_applied(scenario: &Scenario, service: &str, applied: &Value) {
+    wait_for(&format!("the Agent of {service} says that it applied {}", applied["hash"]), SOON, async || {
+        let objects = scenario.list(Kind::Agent).await;
+        let agent = objects.iter().find(|agent| agent["status"]["fleet"] == service).ok_or("no Agent")?;
+        let config = &agent["status"]["remoteConfig"];
+        let told = config["lastReported"] == applied["hash"] && config["status"] == "Applied";
+        if told { Ok(()) } else { Err(agent["status"].to_string()) }
+    })
+    .await;
+    let counts = [("matched", 1), ("connected", 1), ("upToDate", 1), ("failed", 0)];
+    scenario.fleet_counts(service, &counts, SOON).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

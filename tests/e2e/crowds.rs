@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 
 /// What became of somebody who came.
 enum Arrival {
-    Served(Socket, Bytes),
+    Served(Box<Socket>, Bytes),
     /// 503, and told when to come back.
     SentAway,
     /// What must not happen.
@@ -38,13 +38,13 @@ async fn arrive(address: SocketAddr) -> Arrival {
         return Arrival::Wronged(format!("closed after its 101: {error}"));
     }
     match socket.receive().await {
-        Received::Message(answer) if error_kind(&answer).is_none() => Arrival::Served(socket, uid),
+        Received::Message(answer) if error_kind(&answer).is_none() => Arrival::Served(Box::new(socket), uid),
         other => Arrival::Wronged(format!("not answered after its 101: {other:?}")),
     }
 }
 
 /// So many come at once; returns those who are served and how many were sent away.
-async fn come(count: usize, address: SocketAddr) -> (Vec<(Socket, Bytes)>, usize) {
+async fn come(count: usize, address: SocketAddr) -> (Vec<(Box<Socket>, Bytes)>, usize) {
     let mut arrivals = JoinSet::new();
     for _ in 0..count {
         arrivals.spawn(arrive(address));
@@ -63,7 +63,7 @@ async fn come(count: usize, address: SocketAddr) -> (Vec<(Socket, Bytes)>, usize
 async fn bystanders(scenario: &Scenario) -> (Operator, Swarm) {
     let operator = scenario.operator().await;
     scenario.apply(&[fleet("edge").build()]);
-    let swarm = agents(5, "edge").with("-heartbeat", "1s").start(&operator.websocket()).await;
+    let swarm = agents(5, "edge").with("-heartbeat", "1s").start(&operator.websocket());
     scenario.fleet_counts("edge", &[("connected", 5)], SOON).await;
     (operator, swarm)
 }
@@ -128,7 +128,7 @@ async fn of_ten_thousand_silent_ones_at_most_two_thousand_are_held() {
     }
     let stayed = ends.join_all().await.into_iter().filter(|stayed| *stayed).count();
     assert_eq!(stayed, 0, "who does not report is let go");
-    let newcomers = agents(1, "edge").seed("newcomers").start(&operator.websocket()).await;
+    let newcomers = agents(1, "edge").seed("newcomers").start(&operator.websocket());
     newcomers.all(Reached::connected(), PATIENCE).await;
     wait_for("the sockets of the silent are gone", PATIENCE, || async {
         let open = operator.metric("opamp_operator_connections").await;

@@ -17,7 +17,7 @@ async fn settled(scenario: &Scenario, operator: &Operator) -> Swarm {
         remote_config("base").file("collector.yaml", &collector_config("v1")).build(),
         fleet("edge").offering(&["base"]).build(),
     ]);
-    let swarm = agents(COUNT, "edge").start(&operator.websocket()).await;
+    let swarm = agents(COUNT, "edge").start(&operator.websocket());
     swarm.all(Reached::running("v1"), PATIENCE).await;
     scenario.fleet_counts("edge", &[("matched", COUNT), ("upToDate", COUNT)], PATIENCE).await;
     operator.settles(PATIENCE).await;

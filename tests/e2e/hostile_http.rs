@@ -33,7 +33,7 @@ async fn each_faulty_request_gets_its_status_and_memory_stays_bounded() {
     let scenario = Scenario::begin("bad-requests").await;
     let operator = scenario.operator().await;
     scenario.apply(&[fleet("edge").build()]);
-    let swarm = agents(5, "edge").with("-heartbeat", "1s").start(&operator.websocket()).await;
+    let swarm = agents(5, "edge").with("-heartbeat", "1s").start(&operator.websocket());
     scenario.fleet_counts("edge", &[("connected", 5)], SOON).await;
     let report = full_report(&new_uid(), "edge").encode_to_vec();
     let (large, bomb) = (vec![0; (4 << 20) + 1], bomb());

@@ -16,13 +16,13 @@ use crate::harness::{
 
 const SOON: Duration = Duration::from_secs(10);
 /// More than the operator takes in one message.
-const TOO_MUCH: usize = (4 << 20) + 1;
+const TOO_MUCH: usize = (4 << 20) + 1_024;
 
 /// An operator with five honest agents that must not notice anything.
 async fn bystanders(scenario: &Scenario) -> (Operator, Swarm) {
     let operator = scenario.operator().await;
     scenario.apply(&[fleet("edge").build()]);
-    let swarm = agents(5, "edge").with("-heartbeat", "1s").start(&operator.websocket()).await;
+    let swarm = agents(5, "edge").with("-heartbeat", "1s").start(&operator.websocket());
     scenario.fleet_counts("edge", &[("connected", 5)], SOON).await;
     (operator, swarm)
 }
@@ -196,6 +196,6 @@ async fn where_no_fleet_takes_anyone_nobody_is_let_in() {
         Ok(_) => panic!("a WebSocket was opened"),
     }
     scenario.apply(&[fleet("edge").build()]);
-    let swarm = agents(1, "edge").start(&operator.websocket()).await;
+    let swarm = agents(1, "edge").start(&operator.websocket());
     swarm.all(Reached::connected(), SOON).await;
 }

@@ -17,7 +17,7 @@ async fn connect(count: usize, seed: &str, operator: &Operator) -> Swarm {
     for part in 0..4 {
         swarm = swarm.attribute(&format!("padding.{part}"), &padding);
     }
-    let swarm = swarm.start(&operator.websocket()).await;
+    let swarm = swarm.start(&operator.websocket());
     swarm.all(Reached::running("a kilobyte"), PATIENCE).await;
     swarm
 }

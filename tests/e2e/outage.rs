@@ -22,7 +22,7 @@ async fn agents_stay_served_through_an_outage_and_their_status_is_right_afterwar
         remote_config("base").file("collector.yaml", &collector_config("v1")).build(),
         fleet("edge").offering(&["base"]).build(),
     ]);
-    let swarm = agents(50, "edge").with("-heartbeat", "2s").start(&operator.websocket()).await;
+    let swarm = agents(50, "edge").with("-heartbeat", "2s").start(&operator.websocket());
     swarm.all(Reached::running("v1"), SOON).await;
     scenario.fleet_counts("edge", &[("healthy", 50), ("upToDate", 50)], SOON).await;
 
@@ -31,7 +31,7 @@ async fn agents_stay_served_through_an_outage_and_their_status_is_right_afterwar
     swarm.fall_ill(&ill, "disk full").await;
     operator.runs_for(Duration::from_secs(30)).await;
     swarm.recover(&back).await;
-    let newcomers = agents(5, "edge").seed("newcomers").start(&operator.websocket()).await;
+    let newcomers = agents(5, "edge").seed("newcomers").start(&operator.websocket());
     newcomers.all(Reached::running("v1"), SOON).await;
     operator.runs_for(Duration::from_secs(30)).await;
     assert!(operator.is_ready().await, "once synced, readiness does not depend on the API server");

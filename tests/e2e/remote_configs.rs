@@ -17,7 +17,7 @@ async fn agents_appear_with_what_they_say_of_themselves() {
     let operator = scenario.operator().await;
     scenario.apply(&[fleet("edge").build()]);
     let swarm = agents(5, "edge").attribute("os.type", "linux").attribute("host.name", "host-{index}");
-    let swarm = swarm.start(&operator.websocket()).await;
+    let swarm = swarm.start(&operator.websocket());
     scenario.fleet_counts("edge", &[("matched", 5), ("connected", 5), ("healthy", 5)], SOON).await;
 
     let mut uids = swarm.uids().await;
@@ -42,8 +42,8 @@ async fn agents_appear_with_what_they_say_of_themselves() {
 async fn a_remote_config_is_applied_by_all_and_so_is_its_change() {
     let scenario = Scenario::begin("apply").await;
     let operator = scenario.operator().await;
-    let websocket = agents(10, "edge").seed("websocket").start(&operator.websocket()).await;
-    let http = agents(10, "edge").seed("http").with("-heartbeat", "1s").start(&operator.http()).await;
+    let websocket = agents(10, "edge").seed("websocket").start(&operator.websocket());
+    let http = agents(10, "edge").seed("http").with("-heartbeat", "1s").start(&operator.http());
     for version in ["version one", "version two"] {
         scenario.apply(&[
             remote_config("base").for_collectors().file("collector.yaml", &collector_config(version)).build(),
@@ -53,12 +53,10 @@ async fn a_remote_config_is_applied_by_all_and_so_is_its_change() {
         http.all(Reached::running(version), SOON).await;
         scenario.condition((Kind::RemoteConfig, "base"), ("Ready", "True", "Valid"), SOON).await;
         scenario.condition((Kind::Fleet, "edge"), ("Ready", "True", "Completed"), SOON).await;
+        let hashes = websocket.applied_hashes().await;
+        assert_eq!((hashes.len(), &hashes), (1, &http.applied_hashes().await), "the same bytes, the same hash");
+        scenario.agents_applied(20, &[&hashes[0]], SOON).await;
         scenario.fleet_counts("edge", &[("matched", 20), ("upToDate", 20), ("failed", 0)], SOON).await;
-        for object in scenario.list(Kind::Agent).await {
-            let config = &object["status"]["remoteConfig"];
-            assert_eq!(config["status"], "Applied", "{config}");
-            assert_eq!(config["offered"], config["lastReported"], "{config}");
-        }
     }
     let summary = websocket.summary().await;
     assert_eq!((summary.offers, summary.connections), (20, 10), "each is offered each version once: {summary:?}");
@@ -73,7 +71,7 @@ async fn the_same_yaml_twice_changes_nothing() {
         fleet("edge").offering(&["base"]).build(),
     ];
     scenario.apply(&objects);
-    let swarm = agents(3, "edge").start(&operator.websocket()).await;
+    let swarm = agents(3, "edge").start(&operator.websocket());
     swarm.all(Reached::running("v1"), SOON).await;
     scenario.fleet_counts("edge", &[("upToDate", 3)], SOON).await;
     operator.settles(Duration::from_secs(60)).await;
@@ -97,7 +95,7 @@ async fn a_change_of_a_referenced_config_map_reaches_the_agents() {
         remote_config("base").file_from_config_map("rules.yaml", "rules", "rules.yaml").build(),
         fleet("edge").offering(&["base"]).build(),
     ]);
-    let swarm = agents(3, "edge").start(&operator.websocket()).await;
+    let swarm = agents(3, "edge").start(&operator.websocket());
     swarm.all(Reached::running("rules: first"), SOON).await;
     scenario.apply_config_map("rules", "rules.yaml", "rules: second");
     swarm.all(Reached::running("rules: second"), SOON).await;
@@ -112,7 +110,7 @@ async fn an_agent_that_refuses_is_counted_and_offered_again_only_when_asked() {
         fleet("edge").offering(&["base"]).build(),
     ]);
     let swarm = agents(2, "edge").with("-refuse", "unwelcome").with("-heartbeat", "1s");
-    let swarm = swarm.start(&operator.websocket()).await;
+    let swarm = swarm.start(&operator.websocket());
     swarm.all(Reached::failed(), SOON).await;
     scenario.fleet_counts("edge", &[("failed", 2), ("upToDate", 0)], SOON).await;
     let uids = swarm.uids().await;
@@ -140,8 +138,8 @@ async fn agents_that_cannot_be_configured_are_counted_apart() {
         remote_config("base").file("collector.yaml", &collector_config("v1")).build(),
         fleet("edge").offering(&["base"]).build(),
     ]);
-    let able = agents(2, "edge").seed("able").start(&operator.websocket()).await;
-    let unable = agents(3, "edge").seed("unable").with("-no-config=true", "").start(&operator.websocket()).await;
+    let able = agents(2, "edge").seed("able").start(&operator.websocket());
+    let unable = agents(3, "edge").seed("unable").without_configuration().start(&operator.websocket());
     able.all(Reached::running("v1"), SOON).await;
     let counts = [("matched", 5), ("connected", 5), ("upToDate", 2), ("unsupported", 3)];
     scenario.fleet_counts("edge", &counts, SOON).await;

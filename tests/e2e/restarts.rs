@@ -14,7 +14,7 @@ async fn sigterm_drains_and_the_next_one_offers_nothing_twice() {
         remote_config("base").file("collector.yaml", &collector_config("v1")).build(),
         fleet("edge").offering(&["base"]).build(),
     ]);
-    let swarm = agents(20, "edge").start(&operator.websocket()).await;
+    let swarm = agents(20, "edge").start(&operator.websocket());
     swarm.all(Reached::running("v1"), SOON).await;
     scenario.fleet_counts("edge", &[("upToDate", 20)], SOON).await;
 
@@ -29,7 +29,7 @@ async fn pending_status_is_written_before_the_end() {
     let scenario = Scenario::begin("flush").await;
     let mut operator = scenario.operator().await;
     scenario.apply(&[fleet("edge").build()]);
-    let swarm = agents(10, "edge").start(&operator.websocket()).await;
+    let swarm = agents(10, "edge").start(&operator.websocket());
     scenario.fleet_counts("edge", &[("healthy", 10)], SOON).await;
     swarm.fall_ill(&[0, 1, 2], "disk full").await;
     assert!(operator.terminate().await.success());

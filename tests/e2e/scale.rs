@@ -2,16 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-
 use crate::harness::{
-    Condition, Kind, Operator, Reached, Scenario, Swarm,
-    changes::everything_but_leases,
-    fleet, remote_config,
-    resources::{collector_config, name},
-    swarm::agents,
-    system::processor_seconds,
-    wait_for,
+    Operator, Reached, Scenario, Swarm, changes::everything_but_leases, fleet, remote_config,
+    resources::collector_config, swarm::agents, system::processor_seconds,
 };
 
 const COUNT: usize = 1_000;
@@ -23,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 async fn settled(scenario: &Scenario, operator: &Operator) -> Swarm {
     offer(scenario, "version one");
     let swarm = agents(COUNT, "edge").with("-heartbeat", "5s").attribute("host.name", "host-{index}");
-    let swarm = swarm.start(&operator.websocket()).await;
+    let swarm = swarm.start(&operator.websocket());
     swarm.all(Reached::running("version one"), PATIENCE).await;
     scenario.fleet_counts("edge", &[("matched", COUNT), ("upToDate", COUNT)], PATIENCE).await;
     operator.settles(PATIENCE).await;
@@ -42,25 +35,8 @@ async fn everything_says_so(scenario: &Scenario, swarm: &Swarm, limit: Duration)
     let applied = swarm.summary().await.applied;
     let (hash, count) = applied.iter().next().expect("a hash");
     assert_eq!((applied.len(), *count), (1, COUNT), "all run the same: {applied:?}");
+    scenario.agents_applied(COUNT, &[hash], limit).await;
     scenario.fleet_counts("edge", &[("upToDate", COUNT), ("connected", COUNT), ("failed", 0)], limit).await;
-    wait_for("every Agent says that it applied it", limit, || async {
-        let objects = scenario.list(Kind::Agent).await;
-        let lagging: Vec<&Value> = objects.iter().filter(|agent| !says_applied(agent, hash)).collect();
-        match lagging.first() {
-            None if objects.len() == COUNT => Ok(()),
-            None => Err(format!("{} Agents", objects.len())),
-            Some(agent) => Err(format!("{} do not, among them {}: {}", lagging.len(), name(agent), agent["status"])),
-        }
-    })
-    .await;
-}
-
-fn says_applied(agent: &Value, hash: &str) -> bool {
-    let config = &agent["status"]["remoteConfig"];
-    config["lastReported"] == hash
-        && config["offered"] == hash
-        && config["status"] == "Applied"
-        && Condition::of(agent, "ConfigApplied").is("True", "Applied")
 }
 
 #[tokio::test(flavor = "multi_thread")]

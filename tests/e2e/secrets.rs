@@ -42,9 +42,9 @@ async fn secret_content_appears_in_no_log_event_status_or_metric() {
         remote_config("base").for_collectors().file_from_secret("backend.yaml", "backend", "backend.yaml").build(),
         fleet("edge").offering(&["base"]).build(),
     ]);
-    let honest = agents(2, "edge").seed("honest").start(&operator.websocket()).await;
+    let honest = agents(2, "edge").seed("honest").start(&operator.websocket());
     // It quotes what it does not like, as careless agents do.
-    let careless = agents(2, "edge").seed("careless").with("-refuse", CANARY).start(&operator.websocket()).await;
+    let careless = agents(2, "edge").seed("careless").with("-refuse", CANARY).start(&operator.websocket());
     honest.all(Reached::running(CANARY), SOON).await;
     careless.all(Reached::failed(), SOON).await;
     scenario.fleet_counts("edge", &[("upToDate", 2), ("failed", 2)], SOON).await;

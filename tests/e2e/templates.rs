@@ -15,7 +15,7 @@ async fn each_agent_gets_its_own_rendering() {
         remote_config("base").templated().file("host.yaml", body).build(),
         fleet("edge").offering(&["base"]).build(),
     ]);
-    let swarm = agents(4, "edge").attribute("host.name", "host-{index}").start(&operator.websocket()).await;
+    let swarm = agents(4, "edge").attribute("host.name", "host-{index}").start(&operator.websocket());
     swarm.all(Reached::running("host: host-"), SOON).await;
     for agent in 0..4 {
         assert_eq!(swarm.running(agent).await.trim(), format!("host: host-{agent}"));
@@ -32,8 +32,8 @@ async fn a_template_that_fails_for_one_agent_leaves_the_others_alone() {
         remote_config("base").templated().file("rack.yaml", "rack: any").build(),
         fleet("edge").offering(&["base"]).build(),
     ]);
-    let racked = agents(3, "edge").seed("racked").attribute("rack", "r{index}").start(&operator.websocket()).await;
-    let lost = agents(1, "edge").seed("lost").start(&operator.websocket()).await;
+    let racked = agents(3, "edge").seed("racked").attribute("rack", "r{index}").start(&operator.websocket());
+    let lost = agents(1, "edge").seed("lost").start(&operator.websocket());
     racked.all(Reached::running("rack: any"), SOON).await;
     lost.all(Reached::running("rack: any"), SOON).await;
 

@@ -9,7 +9,7 @@ use futures::{StreamExt, TryStreamExt};
 use kube::{
     Api, Client,
     api::{DynamicObject, ListParams, WatchEvent, WatchParams},
-    discovery::{Discovery, verbs},
+    discovery::{ApiGroup, Discovery, verbs},
 };
 use tokio::task::JoinHandle;
 
@@ -90,7 +90,7 @@ async fn count(api: Api<DynamicObject>, mut version: String, counts: Arc<Mutex<W
 pub async fn everything_but_leases(scenario: &Scenario) -> BTreeMap<String, String> {
     let discovery = Discovery::new(scenario.client.clone()).run().await.expect("the API server tells its kinds");
     let mut versions = BTreeMap::new();
-    for (resource, capabilities) in discovery.groups().flat_map(|group| group.recommended_resources()) {
+    for (resource, capabilities) in discovery.groups().flat_map(ApiGroup::recommended_resources) {
         if resource.kind == "Lease" || !capabilities.supports_operation(verbs::LIST) {
             continue;
         }

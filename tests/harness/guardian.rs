@@ -25,6 +25,7 @@ pub fn watch_control_plane(folder: &Path) {
 fn announce(line: &str) {
     let guardian = GUARDIAN.get_or_init(|| {
         // A session of its own: Ctrl-C in the terminal must not reach it.
+        #[expect(clippy::zombie_processes, reason = "it outlives this process, that is what it is for")]
         let child = Command::new("setsid")
             .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/harness/guardian.sh"))
             .stdin(Stdio::piped())

@@ -38,8 +38,11 @@ pub async fn post(address: SocketAddr, path: &str, headers: &[(&str, &str)], bod
 
 /// The first lines of a request, up to the empty one.
 pub fn head(method: &str, path: &str, headers: &[(&str, &str)]) -> String {
-    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-    format!("{method} {path} HTTP/1.1\r\nHost: opamp.test\r\nConnection: close\r\n{headers}\r\n")
+    let mut head = format!("{method} {path} HTTP/1.1\r\nHost: opamp.test\r\nConnection: close\r\n");
+    for (name, value) in headers {
+        head.extend([name, ": ", value, "\r\n"]);
+    }
+    head + "\r\n"
 }
 
 /// Sends these bytes and reads one answer. A server may answer, and close, before it has read everything.

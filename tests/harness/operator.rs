@@ -147,13 +147,18 @@ impl Operator {
 
     /// Waits until everything that is known is written and the write budget is full again.
     pub async fn settles(&self, limit: Duration) {
-        let budget = 2_000.0; // the default of --write-burst
-        wait_for("all is written and the write budget is full", limit, || async {
+        let (rate, burst) = (50.0, 2_000.0); // the defaults of --write-rate and --write-burst
+        let mut quiet: Option<(f64, Instant)> = None;
+        wait_for("all is written and the write budget is full", limit, async || {
             let metrics = self.metrics().await;
             let level = sum(&metrics, "opamp_operator_agent_write_budget");
             let open = sum(&metrics, "opamp_operator_agent_writes_waiting")
                 + sum(&metrics, "opamp_operator_agent_writes_in_flight");
-            if open == 0.0 && level >= budget { Ok(()) } else { Err(format!("{open} open writes, budget {level}")) }
+            // The level that is shown is the one after the last write; since then the budget has grown.
+            let unchanged = quiet.filter(|(shown, _)| open == 0.0 && shown.total_cmp(&level).is_eq());
+            let (_, since) = *quiet.insert(unchanged.unwrap_or_else(|| (level, Instant::now())));
+            let grown = level + rate * since.elapsed().as_secs_f64();
+            if open == 0.0 && grown >= burst { Ok(()) } else { Err(format!("{open} open writes, budget {grown}")) }
         })
         .await;
     }

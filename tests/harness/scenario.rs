@@ -92,7 +92,7 @@ impl Scenario {
         .await
     }
 
-    /// A kubeconfig of the operator's ServiceAccount.
+    /// A kubeconfig of the operator's service account.
     fn operator_kubeconfig(&self) -> PathBuf {
         let token =
             self.cluster.kubectl(&["-n", &self.system, "create", "token", "opamp-operator", "--duration=3h"], "");
@@ -160,6 +160,20 @@ impl Scenario {
         .await
     }
 
+    /// Waits until so many Agents say that they have applied what they were offered, each one of these hashes.
+    pub async fn agents_applied(&self, count: usize, hashes: &[&str], limit: Duration) {
+        wait_for(&format!("{count} Agents say that they applied {hashes:?}"), limit, async || {
+            let objects = self.list(Kind::Agent).await;
+            let lagging: Vec<&Value> = objects.iter().filter(|agent| !has_applied(agent, hashes)).collect();
+            match lagging.first() {
+                None if objects.len() == count => Ok(()),
+                None => Err(format!("{} Agents", objects.len())),
+                Some(agent) => Err(format!("{} do not, one of them: {}", lagging.len(), agent["status"])),
+            }
+        })
+        .await;
+    }
+
     /// Waits until the fleet counts so many agents in each of these fields of `status.agents`.
     pub async fn fleet_counts(&self, fleet: &str, expected: &[(&str, usize)], limit: Duration) {
         wait_for(&format!("fleet {fleet} counts {expected:?}"), limit, || async move {
@@ -188,6 +202,15 @@ impl Drop for Scenario {
     }
 }
 
+fn has_applied(agent: &Value, hashes: &[&str]) -> bool {
+    let config = &agent["status"]["remoteConfig"];
+    let reported = config["lastReported"].as_str().unwrap_or_default();
+    hashes.contains(&reported)
+        && config["offered"] == reported
+        && config["status"] == "Applied"
+        && Condition::of(agent, "ConfigApplied").is("True", "Applied")
+}
+
 /// The roles of `config/rbac`, for an operator in this namespace.
 fn operator_roles(system: &str) -> String {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/config/rbac/operator.yaml");
@@ -200,11 +223,12 @@ fn operator_roles(system: &str) -> String {
 /// The same object for an operator in another namespace; cluster-wide bindings get a name of their own.
 fn moved(mut object: Value, system: &str) -> Value {
     match object["kind"].as_str() {
-        Some("Namespace") | Some("ClusterRoleBinding") => object["metadata"]["name"] = json!(system),
+        Some("Namespace" | "ClusterRoleBinding") => object["metadata"]["name"] = json!(system),
         Some("ClusterRole") => {}
         _ => object["metadata"]["namespace"] = json!(system),
     }
-    for subject in object["subjects"].as_array_mut().into_iter().flatten() {
+    let subjects = object.get_mut("subjects").and_then(Value::as_array_mut);
+    for subject in subjects.into_iter().flatten() {
         subject["namespace"] = json!(system);
     }
     object

@@ -115,6 +115,12 @@ impl Agents {
         self
     }
 
+    /// Without the capability to take remote configuration.
+    pub fn without_configuration(mut self) -> Self {
+        self.arguments.push("-no-config".to_owned());
+        self
+    }
+
     /// With this attribute; `a|b` alternates from agent to agent.
     pub fn attribute(self, key: &str, value: &str) -> Self {
         self.with("-non-identifying", &format!("{key}={value}"))
@@ -126,7 +132,7 @@ impl Agents {
     }
 
     /// Starts them against an endpoint; they connect on their own.
-    pub async fn start(self, endpoint: &str) -> Swarm {
+    pub fn start(self, endpoint: &str) -> Swarm {
         let mut child = Command::new(program())
             .args(["-endpoint", endpoint])
             .args(&self.arguments)
@@ -164,6 +170,11 @@ impl Swarm {
     pub async fn summary(&self) -> Summary {
         let reply = self.order(json!({"do": "status"})).await;
         serde_json::from_value(reply).expect("the program keeps to its format")
+    }
+
+    /// The hashes that the agents last applied.
+    pub async fn applied_hashes(&self) -> Vec<String> {
+        self.summary().await.applied.into_keys().collect()
     }
 
     /// The uids of all agents, in the order of their numbers.

@@ -1,9 +1,6 @@
 //! Waiting for what is to happen.
 
-use std::{
-    future::Future,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -12,10 +9,7 @@ const EVERY: Duration = Duration::from_millis(200);
 
 /// Looks until there is something to return. `look` says what it saw instead; the last of that is in the panic when
 /// the time is up.
-pub async fn wait_for<T, Look>(what: &str, limit: Duration, mut look: impl FnMut() -> Look) -> T
-where
-    Look: Future<Output = Result<T, String>>,
-{
+pub async fn wait_for<T>(what: &str, limit: Duration, mut look: impl AsyncFnMut() -> Result<T, String>) -> T {
     let began = Instant::now();
     let mut tick = interval(EVERY);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

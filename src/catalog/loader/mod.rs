@@ -12,7 +12,7 @@ use kube::{
     Api, Client,
     runtime::{
         WatchStreamExt,
-        watcher::{self, Event, watcher},
+        watcher::{Event, watcher},
     },
 };
 use prometheus_client::{
@@ -27,14 +27,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     assignment::Catalog,
-    backoff::Quick,
     fleet::{FleetEntry, Policy},
     library::{FleetKey, GuardedFleet, Library, NotTheNamedOne, RevisionKey},
     offers::LoadedRevision,
     revision::Revision,
     stored::RevisionError,
 };
-use crate::api::agent_fleet::AgentFleet;
+use crate::{
+    api::agent_fleet::AgentFleet,
+    kubernetes::{QuickBackoff, Scope, describe_watch, watch_config},
+};
 
 /// Revisions that are read at once: enough to start a replica fast, few enough not to crowd out the status writer.
 const READS_AT_ONCE: usize = 8;
@@ -166,14 +168,14 @@ impl From<kube::Error> for ReadError {
 /// A read that has ended.
 struct Read {
     key: RevisionKey,
-    pauses: Quick,
+    pauses: QuickBackoff,
     result: Result<Arc<LoadedRevision>, ReadError>,
 }
 
 /// The task behind a [`CatalogHandle`].
 pub struct Loader {
     client: Client,
-    namespaces: Vec<String>,
+    scope: Scope,
     handle: Arc<CatalogHandle>,
     wishes: mpsc::Receiver<FleetKey>,
     metrics: Metrics,
@@ -186,19 +188,14 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Over fleets of these namespaces; none: of all. A silent API server is noticed only if `client` has read and
+    /// Over the fleets in scope. A silent API server is noticed only if `client` has read and
     /// connect timeouts.
     #[must_use]
-    pub fn new(
-        client: Client,
-        namespaces: Vec<String>,
-        policy: Policy,
-        metrics: Metrics,
-    ) -> (Self, Arc<CatalogHandle>) {
+    pub fn new(client: Client, scope: Scope, policy: Policy, metrics: Metrics) -> (Self, Arc<CatalogHandle>) {
         let (handle, wishes) = CatalogHandle::new(policy);
         let loader = Self {
             client,
-            namespaces,
+            scope,
             handle: Arc::clone(&handle),
             wishes,
             metrics,
@@ -244,16 +241,24 @@ impl Loader {
         }
     }
 
+    /// How many watches there are.
+    fn parts(&self) -> usize {
+        match &self.scope {
+            Scope::All => 1,
+            Scope::Namespaces(namespaces) => namespaces.len(),
+        }
+    }
+
     fn events(&self) -> impl Stream<Item = (usize, Event<GuardedFleet>)> + Unpin + use<> {
-        let apis: Vec<Api<GuardedFleet>> = match self.namespaces.as_slice() {
-            [] => vec![Api::all(self.client.clone())],
-            namespaces => namespaces.iter().map(|n| Api::namespaced(self.client.clone(), n)).collect(),
-        };
+        let apis: Vec<Api<GuardedFleet>> = self.scope.apis(&self.client);
         let watches = apis.into_iter().enumerate().map(|(scope, api)| {
-            watcher(api, watcher::Config::default())
-                .backoff(Quick::default())
+            watcher(api, watch_config())
+                .backoff(QuickBackoff::default())
                 .filter_map(|event| async {
-                    event.inspect_err(|error| tracing::debug!(reason = reason(error), "the watch of fleets broke")).ok()
+                    let broke = |error: &_| {
+                        tracing::debug!(error = describe_watch(error), "the watch of fleets broke");
+                    };
+                    event.inspect_err(broke).ok()
                 })
                 .map(move |event| (scope, event))
                 .boxed()
@@ -262,7 +267,7 @@ impl Loader {
     }
 
     /// Reads a revision, after a pause if an attempt has failed.
-    fn read(&self, key: RevisionKey, mut pauses: Option<Quick>) -> impl Future<Output = Read> + Send + use<> {
+    fn read(&self, key: RevisionKey, mut pauses: Option<QuickBackoff>) -> impl Future<Output = Read> + Send + use<> {
         let secrets = Api::<Secret>::namespaced(self.client.clone(), &key.fleet.namespace);
         let permits = Arc::clone(&self.permits);
         async move {
@@ -278,7 +283,7 @@ impl Loader {
     }
 
     /// Takes the outcome of a read, and says whether it is to be tried again.
-    fn take(&mut self, Read { key, pauses, result }: Read) -> Option<(RevisionKey, Option<Quick>)> {
+    fn take(&mut self, Read { key, pauses, result }: Read) -> Option<(RevisionKey, Option<QuickBackoff>)> {
         let (namespace, fleet) = (key.fleet.namespace.as_str(), key.fleet.name.as_str());
         let result = result.and_then(|revision| Ok(self.library.shelve(&key, revision)?));
         match result {
@@ -319,7 +324,7 @@ impl Loader {
         }
         let missing = self.library.missing();
         self.metrics.revisions_missing.set(i64::try_from(missing.len()).unwrap_or(i64::MAX));
-        let scopes = self.namespaces.len().max(1);
+        let scopes = self.parts();
         if !*self.handle.synced.borrow() && self.library.scopes_listed() == scopes && missing.is_subset(&self.failed) {
             tracing::info!(fleets = self.handle.load().fleets().count(), "catalog is complete");
             self.handle.synced.send_replace(true);
@@ -331,17 +336,6 @@ async fn read_revision(secrets: &Api<Secret>, name: &str) -> Result<Arc<LoadedRe
     let secret = timeout(READ_TIMEOUT, secrets.get(name)).await.map_err(|_| ReadError::Timeout)??;
     let (hash, revision) = Revision::from_secret(&secret)?;
     Ok(Arc::new(LoadedRevision::new(hash, revision)))
-}
-
-/// One word: the whole text may quote objects.
-fn reason(error: &watcher::Error) -> &'static str {
-    match error {
-        watcher::Error::InitialListFailed(_) => "ListFailed",
-        watcher::Error::WatchStartFailed(_) => "StartFailed",
-        watcher::Error::WatchError(_) => "Expired",
-        watcher::Error::WatchFailed(_) => "Failed",
-        watcher::Error::NoResourceVersion => "NoResourceVersion",
-    }
 }
 
 #[cfg(test)]

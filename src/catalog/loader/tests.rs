@@ -150,7 +150,7 @@ fn revision(body: &'static str) -> Revision {
 
 fn load(client: Client) -> (Arc<CatalogHandle>, tokio_util::sync::DropGuard) {
     let policy = Policy { anonymous: AnonymousNamespaces::All, secrets: SecretContent::Offered };
-    let (loader, handle) = Loader::new(client, Vec::new(), policy, Metrics::default());
+    let (loader, handle) = Loader::new(client, Scope::All, policy, Metrics::default());
     let stop = CancellationToken::new();
     tokio::spawn(loader.run(stop.clone()));
     (handle, stop.drop_guard())

@@ -229,6 +229,15 @@ mod tests {
     }
 
     #[test]
+    fn another_path_takes_the_place_of_the_default() {
+        // TRN-02
+        for (path, expected) in [("/x/y", true), ("/x/y/", true), ("/v1/opamp", false)] {
+            let request = Request::post(path).header("Content-Type", MEDIA_TYPE).body(()).unwrap();
+            assert_eq!(route(&request.into_parts().0, "/x/y").is_ok(), expected, "{path}");
+        }
+    }
+
+    #[test]
     fn a_uid_header_is_compared_by_value() {
         let uid = InstanceUid::from_name("0190a0b0-c0d0-7000-8000-00000000abcd").unwrap();
         for (value, expected) in [

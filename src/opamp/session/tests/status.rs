@@ -355,6 +355,34 @@ fn development_fields_and_unknown_ones_never_disturb_the_rest() {
 }
 
 #[test]
+fn unknown_fields_are_skipped_at_any_depth() {
+    // INT-04: field 100 in the health, which is field 5
+    let (health, unknown) = ([0x08, 1], [0xa0, 6, 1]);
+    let length = u8::try_from(health.len() + unknown.len()).unwrap();
+    let bytes = [&say(3).bytes()[..], &[5 << 3 | 2, length], &health, &unknown].concat();
+    let mut stage = Stage::known(HTTP);
+    let _ = stage.hears(HTTP, say(2).health("disk full"));
+    assert!(is_acknowledgement(&stage.hears_bytes(HTTP, bytes.into())));
+    assert!(stage.session.record().health.as_ref().unwrap().healthy);
+}
+
+#[test]
+fn what_happened_once_does_not_happen_again_with_a_full_report() {
+    // CMP-10: a goodbye and the wish for a uid are no state
+    let mut stage = Stage::known(socket(1));
+    let _ = stage.hears(socket(1), say(2).goodbye());
+    assert_eq!(stage.hears(socket(2), say(9)).flags, FULL_STATE);
+    let _ = stage.hears(socket(2), full(10));
+    assert!(stage.is_connected(), "the goodbye is over");
+
+    let mut stage = Stage::new();
+    let new_uid = new_uid_in(&stage.hears(socket(1), full(1).wanting_a_uid())).unwrap();
+    stage.session.adopted(new_uid);
+    assert_eq!(stage.hears(socket(1), say(9)).flags, FULL_STATE);
+    assert_eq!(new_uid_in(&stage.hears(socket(1), full(10))), None, "the wish is fulfilled");
+}
+
+#[test]
 fn a_status_of_an_unknown_number_is_kept_as_such() {
     // CFG-07, INT-06
     for (number, state) in [
