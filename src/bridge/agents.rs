@@ -98,6 +98,7 @@ impl Bridge {
             uid,
             || self.begin(uid, now),
             |entry| {
+                Self::want_text(entry, now);
                 let mut inbound = inbound.clone();
                 scrub(&mut inbound.message, entry.fleets_with_secrets());
                 let receipt = entry.session.receive(inbound, channel_of(connection), now);
@@ -131,6 +132,7 @@ impl Bridge {
             if let Some(urgency) = entry.assign(&self.catalog.load(), Some(&connection.identity), now) {
                 self.writer.touch(uid, urgency);
             }
+            Self::want_text(entry, now);
             let offer = entry.offer();
             let effects = entry.session.push(&offer, now);
             self.carry_out(entry, effects, Some(connection), now)

@@ -8,10 +8,10 @@ use std::{
 
 use jiff::Timestamp;
 
-use super::timers::Timer;
+use super::{keeping::Keeping, timers::Timer};
 use crate::{
     agents::summary::AgentSummary,
-    api::agent::Transport as ShownTransport,
+    api::{agent::Transport as ShownTransport, agent_fleet::EffectiveConfigDetail},
     catalog::{Assignment, Catalog, FleetEntry, Outcome, Subject, UnmatchedReason},
     opamp::{
         InstanceUid,
@@ -25,8 +25,8 @@ use crate::{
     status::{
         queue::Urgency,
         view::{
-            AgentView, AssignmentView, ConnectionView, Departure, EffectiveConfigView, FleetView, GivenView,
-            LivenessView, RevisionView, UnmatchedBecause,
+            AgentView, AssignmentView, ConnectionView, Departure, FleetView, GivenView, LivenessView, RevisionView,
+            UnmatchedBecause,
         },
     },
 };
@@ -41,6 +41,7 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(3600);
 pub(super) struct Entry {
     pub(super) session: Session,
     pub(super) timer: Timer,
+    pub(super) keeping: Keeping,
     state: State,
     /// Counts the stretches of presence; each is another claim on the agent's status.
     run: u64,
@@ -86,6 +87,8 @@ struct Shown {
     /// The fleet's namespace; `None`: the object stays where it is.
     namespace: Option<Arc<str>>,
     view: AssignmentView,
+    /// What the fleet wants to be kept of what the agent runs.
+    effective_config: EffectiveConfigDetail,
 }
 
 /// How far a person's wish is that what failed be offered once more.
@@ -132,6 +135,7 @@ impl Entry {
         Self {
             session: Session::new(uid, remembered).with_silence_limit(http_silence),
             timer: Timer::default(),
+            keeping: Keeping::default(),
             state: State::Owned,
             run: 0,
             stretch: None,
@@ -391,21 +395,14 @@ impl Entry {
                 since,
                 liveness,
             },
-            effective_config: self.effective_config(),
+            effective_config: self
+                .keeping
+                .view(self.fleet().map(AsRef::as_ref), self.session.record().effective_config.as_ref()),
             reoffer_granted: match self.reoffer {
                 Reoffer::None => None,
                 Reoffer::Granting(requested) | Reoffer::Granted(requested) => Some(requested),
             },
         })
-    }
-
-    fn effective_config(&self) -> EffectiveConfigView {
-        use crate::api::agent_fleet::EffectiveConfigDetail;
-        match self.fleet().map(|fleet| fleet.effective_config) {
-            Some(EffectiveConfigDetail::None) => EffectiveConfigView::None,
-            Some(EffectiveConfigDetail::Stored) => EffectiveConfigView::Stored { secret: None },
-            Some(EffectiveConfigDetail::Hash) | None => EffectiveConfigView::Hash,
-        }
     }
 }
 
@@ -431,7 +428,8 @@ impl Shown {
                     UnmatchedReason::DescriptionMissing => UnmatchedBecause::DescriptionMissing,
                     UnmatchedReason::NoFleetSelects | UnmatchedReason::NotAdmitted => UnmatchedBecause::NoFleetSelects,
                 };
-                Self { namespace: None, view: AssignmentView::Unmatched(because) }
+                let view = AssignmentView::Unmatched(because);
+                Self { namespace: None, view, effective_config: EffectiveConfigDetail::default() }
             }
             Assignment::Matched(fleet, outcome) => Self {
                 namespace: Some(fleet.namespace.as_str().into()),
@@ -440,6 +438,7 @@ impl Shown {
                     uid: fleet.uid.clone(),
                     given: given(outcome),
                 }),
+                effective_config: fleet.effective_config,
             },
         }
     }

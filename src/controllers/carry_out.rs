@@ -24,9 +24,11 @@ use crate::{
     api::{
         FLEET_LABEL,
         agent::{Agent, AgentStatus},
+        agent_fleet::EffectiveConfigDetail,
         condition::{ConditionType, Verdict, find},
     },
     catalog::{Assignment, Catalog, Subject},
+    effective_configs::stored::Kept,
     lease::{Holder, Incarnation, presence::Expired},
     opamp::{InstanceUid, identity::Identity},
     revisions::{
@@ -74,6 +76,12 @@ pub(super) async fn carry_out(context: Arc<Context>, due: Due) -> Vec<AgentKey> 
                 }
                 None
             }
+            Chore::DeleteConfig(kept) => {
+                if let Err(error) = delete_config(context, &kept).await {
+                    tracing::debug!(secret = %kept.key, %error, "an effective configuration was not deleted");
+                }
+                None
+            }
         }
     });
     done.buffer_unordered(AT_ONCE).filter_map(|done| async move { done }).collect().await
@@ -109,6 +117,13 @@ async fn delete(context: &Context, agent: &AgentSummary) -> Result<(), Error> {
 async fn delete_lease(context: &Context, expired: &Expired) -> Result<(), Error> {
     let api: Api<Lease> = Api::namespaced(context.client.clone(), &context.namespace);
     within(api.delete(&expired.name, &only_as_seen(None, Some(expired.version.clone())))).await.map(|_| ())
+}
+
+/// It is immutable, so that only its uid tells it from one that was written anew under its name.
+async fn delete_config(context: &Context, kept: &Kept) -> Result<(), Error> {
+    let api: Api<Secret> = Api::namespaced(context.client.clone(), &kept.key.namespace);
+    let seen = only_as_seen(Some(kept.uid.clone()), Some(kept.version.clone()));
+    budgeted(context, api.delete(&kept.key.name, &seen)).await.map(|_| ())
 }
 
 /// Reads an agent, and says anew what its last owner can no longer say. The read makes sure that there is no owner.
@@ -175,12 +190,19 @@ fn restated(
         // To another namespace an agent moves only when it returns.
         Assignment::Matched(fleet, _) if fleet.namespace == namespace => {
             if is_matched && status.fleet.as_ref() == Some(&fleet.name) {
-                status
+                orphans::keeping(status, fleet.effective_config)
             } else {
-                orphans::taken(&status, &fleet.name, &fleet.uid, now)
+                // A Secret of its former fleet goes with that fleet.
+                let kept = match fleet.effective_config {
+                    EffectiveConfigDetail::Stored => EffectiveConfigDetail::Hash,
+                    detail @ (EffectiveConfigDetail::None | EffectiveConfigDetail::Hash) => detail,
+                };
+                orphans::keeping(orphans::taken(&status, &fleet.name, &fleet.uid, now), kept)
             }
         }
-        Assignment::Matched(..) | Assignment::Unmatched(_) if is_matched => orphans::lost(&status, now),
+        Assignment::Matched(..) | Assignment::Unmatched(_) if is_matched => {
+            orphans::keeping(orphans::lost(&status, now), EffectiveConfigDetail::Hash)
+        }
         Assignment::Matched(..) | Assignment::Unmatched(_) => status,
     })
 }

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use super::{
     findings::findings,
     recall::filled,
-    view::{AgentView, AssignmentView, EffectiveConfigView, FleetView, GivenView, LivenessView},
+    view::{AgentView, AssignmentView, EffectiveConfigView, FleetView, GivenView, LivenessView, TextView},
 };
 use crate::{
     agents::written,
@@ -168,15 +168,28 @@ fn failed_config(record: &AgentRecord, former: Option<&FailedConfigStatus>) -> O
 
 fn effective_config(view: &AgentView, record: &AgentRecord, previous: &AgentStatus) -> Option<EffectiveConfigStatus> {
     let reported = record.effective_config.as_ref()?;
-    let hash = written::hex(&reported.hash);
-    let former = previous.effective_config.as_ref().filter(|former| former.hash == hash);
-    let secret_ref = match &view.effective_config {
-        EffectiveConfigView::None => return None,
-        EffectiveConfigView::Hash => None,
-        EffectiveConfigView::Stored { secret: Some(secret) } => Some(SecretName { name: secret.clone() }),
-        EffectiveConfigView::Stored { secret: None } => former.and_then(|former| former.secret_ref.clone()),
+    let status = EffectiveConfigStatus {
+        hash: written::hex(&reported.hash),
+        size: count(reported.size),
+        secret_ref: None,
+        not_stored: None,
     };
-    Some(EffectiveConfigStatus { hash, size: count(reported.size), secret_ref })
+    match &view.effective_config {
+        EffectiveConfigView::None => None,
+        EffectiveConfigView::Hash => Some(status),
+        EffectiveConfigView::Stored(TextView::Kept { secret }) => {
+            Some(EffectiveConfigStatus { secret_ref: Some(SecretName { name: (**secret).into() }), ..status })
+        }
+        EffectiveConfigView::Stored(TextView::Not(reason)) => {
+            Some(EffectiveConfigStatus { not_stored: Some(*reason), ..status })
+        }
+        // The Secret of another fleet goes with that fleet.
+        EffectiveConfigView::Stored(TextView::Unknown) => {
+            let of_this_fleet = previous.fleet.as_ref() == view.fleet().map(|fleet| &fleet.name);
+            let former = previous.effective_config.clone().filter(|former| of_this_fleet && former.hash == status.hash);
+            Some(former.unwrap_or(status))
+        }
+    }
 }
 
 fn available_components(record: &AgentRecord) -> Option<AvailableComponentsStatus> {
