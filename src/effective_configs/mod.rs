@@ -22,6 +22,6 @@ mod tests;
 
 pub use self::{
     metrics::Metrics,
-    shelf::Handed,
+    shelf::{Handed, News},
     store::{Reporters, Store},
 };

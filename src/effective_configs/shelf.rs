@@ -34,19 +34,21 @@ const MOST_ATTEMPTS: u32 = 8;
 pub enum Handed {
     /// It is kept in the Secret of this name.
     Kept(Arc<str>),
-    /// It waits; the agent's owner is told when that has ended.
-    Waits,
+    /// It waits to be written there; the agent's owner is told when that has ended.
+    Waits(Arc<str>),
     /// It is not kept.
     Not(NotStored),
 }
 
-/// What became of the text of one agent.
+/// What became of a text that waited.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct News {
-    /// Whose.
+    /// Whose it was; the agent may run another by now.
     pub agent: InstanceUid,
-    /// [`Handed::Kept`], [`Handed::Not`], or [`Handed::Waits`] if it has to be handed in again.
-    pub fate: Handed,
+    /// The name of the Secret for which it waited.
+    pub secret: Arc<str>,
+    /// Why it is not kept; `None`: it is.
+    pub not_stored: Option<NotStored>,
 }
 
 /// What the watch has brought.
@@ -89,6 +91,13 @@ struct Waiting {
     agents: HashSet<InstanceUid>,
     refusals: u32,
     due: Instant,
+}
+
+impl Waiting {
+    fn news(&self, not_stored: Option<NotStored>) -> Vec<News> {
+        let to = |agent: &InstanceUid| News { agent: *agent, secret: Arc::clone(&self.name), not_stored };
+        self.agents.iter().map(to).collect()
+    }
 }
 
 /// All that is known of effective configurations in one process.
@@ -141,14 +150,15 @@ impl Shelf {
             return Handed::Not(NotStored::TooMany);
         } else if self.bytes + draft.size() > MAX_WAITING_BYTES {
             self.invite_later(&key, agent);
-            return Handed::Waits;
+            return Handed::Waits(name);
         } else {
             self.bytes += draft.size();
             let agents = HashSet::from([agent]);
-            self.waiting.insert(key.clone(), Waiting { draft, name, agents, refusals: 0, due: now });
+            let waiting = Waiting { draft, name: Arc::clone(&name), agents, refusals: 0, due: now };
+            self.waiting.insert(key.clone(), waiting);
         }
         self.wishes.insert(agent, key);
-        Handed::Waits
+        Handed::Waits(name)
     }
 
     /// An agent runs something else, or nothing that would have to be kept.
@@ -200,7 +210,7 @@ impl Shelf {
         let keys: Vec<ObjectKey> = self.waiting.keys().cloned().collect();
         for key in keys {
             if self.known(&key) + self.waiting_of(&key) > MAX_PER_FLEET {
-                let dismissed = self.dismiss(&key, &Handed::Not(NotStored::TooMany));
+                let dismissed = self.dismiss(&key, Some(NotStored::TooMany));
                 dismissed.iter().for_each(|news| self.invite_later(&key, news.agent));
                 news.extend(dismissed);
             }
@@ -216,7 +226,7 @@ impl Shelf {
         let unwanted = self.waiting.iter().filter(|(_, waiting)| waiting.agents.is_empty());
         let unwanted: Vec<ObjectKey> = unwanted.map(|(key, _)| key.clone()).collect();
         for key in unwanted {
-            self.dismiss(&key, &Handed::Waits);
+            self.dismiss(&key, None);
         }
         match self.waiting.values().min_by_key(|waiting| waiting.due) {
             Some(waiting) if waiting.due <= now => Next::Write(waiting.draft.clone()),
@@ -256,29 +266,22 @@ impl Shelf {
     /// What an attempt means for those who wait for it.
     fn conclude(&mut self, key: &ObjectKey, attempt: Attempt) -> Vec<News> {
         let Some(waiting) = self.waiting.get(key) else { return Vec::new() };
-        let refused = Handed::Not(NotStored::Refused);
         match attempt {
-            Attempt::Done if self.known_hash(key) == Some(waiting.draft.hash()) => {
-                let kept = Handed::Kept(Arc::clone(&waiting.name));
-                self.dismiss(key, &kept)
-            }
-            Attempt::Done | Attempt::Occupied => self.dismiss(key, &refused),
-            Attempt::Refused if waiting.refusals >= MOST_ATTEMPTS => self.dismiss(key, &refused),
+            Attempt::Done if self.known_hash(key) == Some(waiting.draft.hash()) => self.dismiss(key, None),
+            Attempt::Done | Attempt::Occupied => self.dismiss(key, Some(NotStored::Refused)),
+            Attempt::Refused if waiting.refusals >= MOST_ATTEMPTS => self.dismiss(key, Some(NotStored::Refused)),
             // It is told at once, although it may be written yet.
-            Attempt::Refused => {
-                let agents = waiting.agents.iter();
-                agents.map(|agent| News { agent: *agent, fate: refused.clone() }).collect()
-            }
+            Attempt::Refused => waiting.news(Some(NotStored::Refused)),
             Attempt::Postponed => Vec::new(),
         }
     }
 
     /// Nothing is written for these agents any more.
-    fn dismiss(&mut self, key: &ObjectKey, fate: &Handed) -> Vec<News> {
+    fn dismiss(&mut self, key: &ObjectKey, not_stored: Option<NotStored>) -> Vec<News> {
         let Some(waiting) = self.waiting.remove(key) else { return Vec::new() };
         self.bytes -= waiting.draft.size();
         waiting.agents.iter().for_each(|agent| drop(self.wishes.remove(agent)));
-        waiting.agents.into_iter().map(|agent| News { agent, fate: fate.clone() }).collect()
+        waiting.news(not_stored)
     }
 
     /// Agents that are to hand in their texts again, because there is room now.

@@ -46,8 +46,9 @@ const LONG: Duration = Duration::from_secs(3_600);
 /// Who speaks with the agents whose texts are kept. Every method is called from the store's task, holds none of its
 /// locks, and must return at once.
 pub trait Reporters: Send + Sync + 'static {
-    /// What became of the text that was handed in last for this agent.
-    fn concluded(&self, agent: InstanceUid, fate: Handed);
+    /// The text that was handed in for this agent, and for which it waited, is kept in this Secret, or is not. The agent
+    /// may have handed in another one meanwhile.
+    fn concluded(&self, news: News);
 
     /// These Secrets are gone, whoever deleted them: agents whose texts were kept in them are to report anew.
     fn vanished(&self, secrets: &BTreeSet<ObjectKey>);
@@ -97,7 +98,7 @@ impl Store {
         };
         match handed {
             Handed::Kept(_) => {}
-            Handed::Waits => self.shared.wake.notify_one(),
+            Handed::Waits(_) => self.shared.wake.notify_one(),
             Handed::Not(reason) => self.shared.metrics.not_stored(reason),
         }
         handed
@@ -112,6 +113,12 @@ impl Store {
     #[must_use]
     pub fn kept(&self) -> Option<Vec<Kept>> {
         locked(&self.shared.shelf).kept()
+    }
+
+    /// How many Secrets there are, and how many texts wait to be written.
+    #[must_use]
+    pub fn counts(&self) -> (usize, usize) {
+        locked(&self.shared.shelf).counts()
     }
 
     /// Watches and writes until the future is dropped; to be run once. `client` is one without retries of its own.
@@ -165,7 +172,7 @@ impl Store {
 }
 
 fn tell(news: Vec<News>, reporters: &dyn Reporters) {
-    news.into_iter().for_each(|News { agent, fate }| reporters.concluded(agent, fate));
+    news.into_iter().for_each(|news| reporters.concluded(news));
 }
 
 type Events = SelectAll<BoxStream<'static, (Part, Event<PartialObjectMeta<Secret>>)>>;

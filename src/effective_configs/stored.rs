@@ -143,6 +143,15 @@ impl Draft {
     }
 }
 
+#[cfg(test)]
+impl Draft {
+    /// The same text, as a fleet of another uid would keep it.
+    pub(super) fn of_another_fleet(&self, fleet_uid: &str) -> Self {
+        let name = format!("{}{}", name_prefix(fleet_uid), &self.hash[..10]);
+        Self { key: ObjectKey::new(&self.key.namespace, name), ..self.clone() }
+    }
+}
+
 /// How the names of a fleet's Secrets begin.
 #[must_use]
 pub fn name_prefix(fleet_uid: &str) -> String {

@@ -177,11 +177,11 @@ proptest! {
     }
 }
 
-/// A hostile agent may make texts that take long to parse. A debug build has to be done with 64 KiB in two seconds, where
+/// A hostile agent may make texts that take long to parse. A debug build has to be done with 32 KiB in a second, where
 /// work that grows with the square of the text takes minutes.
 #[test]
 fn the_time_is_in_proportion_to_the_text() {
-    let long = 64 << 10;
+    let long = 32 << 10;
     for unit in [
         "a: b\n",
         "password: x\n",
@@ -204,11 +204,11 @@ fn the_time_is_in_proportion_to_the_text() {
         let text = unit.repeat(long / unit.len());
         let start = std::time::Instant::now();
         let _ = redacted(&text);
-        assert!(start.elapsed().as_secs() < 2, "{unit:?}: {:?}", start.elapsed());
+        assert!(start.elapsed().as_secs() < 1, "{unit:?}: {:?}", start.elapsed());
     }
-    let aliases: String = (0..4_000).map(|number| format!("a{number}: &a{number} x\n")).collect();
-    let tokens: String = (0..4_000).map(|number| format!("- *a{number}\n")).collect();
+    let aliases: String = (0..2_000).map(|number| format!("a{number}: &a{number} x\n")).collect();
+    let tokens: String = (0..2_000).map(|number| format!("- *a{number}\n")).collect();
     let start = std::time::Instant::now();
     let text = redacted(&format!("{aliases}tokens:\n{tokens}"));
-    assert!(start.elapsed().as_secs() < 2 && !text.contains(" x\n"));
+    assert!(start.elapsed().as_secs() < 1 && !text.contains(" x\n"));
 }

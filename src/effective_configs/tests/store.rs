@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     super::{
-        Handed, Metrics, Reporters, Store,
+        Handed, Metrics, News, Reporters, Store,
         store::{locked, now},
     },
     PREFIX, agent,
@@ -27,12 +27,12 @@ use crate::{
 /// Notes what it is told.
 #[derive(Default)]
 struct Told {
-    concluded: Mutex<Vec<(InstanceUid, Handed)>>,
+    concluded: Mutex<Vec<News>>,
 }
 
 impl Reporters for Told {
-    fn concluded(&self, agent: InstanceUid, fate: Handed) {
-        locked(&self.concluded).push((agent, fate));
+    fn concluded(&self, news: News) {
+        locked(&self.concluded).push(news);
     }
 
     fn vanished(&self, _: &BTreeSet<ObjectKey>) {}
@@ -66,7 +66,7 @@ impl Bench {
     }
 
     /// Waits until so many agents were told something.
-    async fn told(&self, agents: usize) -> Vec<(InstanceUid, Handed)> {
+    async fn told(&self, agents: usize) -> Vec<News> {
         while locked(&self.told.concluded).len() < agents {
             pass().await;
         }
@@ -91,12 +91,16 @@ async fn pass() {
     sleep(Duration::from_millis(10)).await;
 }
 
-fn kept(number: usize) -> Handed {
-    Handed::Kept(draft(number).key().name.as_str().into())
+fn name(number: usize) -> Arc<str> {
+    draft(number).key().name.as_str().into()
+}
+
+fn news(by: usize, number: usize, not_stored: Option<NotStored>) -> News {
+    News { agent: agent(by), secret: name(number), not_stored }
 }
 
 fn path(number: usize) -> String {
-    format!("/api/v1/namespaces/telemetry/secrets/{}", draft(number).key().name)
+    format!("/api/v1/namespaces/telemetry/secrets/{}", name(number))
 }
 
 const CREATE: &str = "POST /api/v1/namespaces/telemetry/secrets";
@@ -105,12 +109,12 @@ const CREATE: &str = "POST /api/v1/namespaces/telemetry/secrets";
 async fn a_text_is_written_once_for_all_agents_that_run_it() {
     let bench = Bench::with(ApiServer::default());
     for by in 0..500 {
-        assert_eq!(bench.put(1, by), Handed::Waits);
+        assert_eq!(bench.put(1, by), Handed::Waits(name(1)));
     }
     let told = bench.told(500).await;
-    assert!(told.iter().all(|(_, fate)| *fate == kept(1)));
+    assert!(told.iter().all(|news| *news.secret == *name(1) && news.not_stored.is_none()));
     assert_eq!(bench.writes(), [CREATE]);
-    assert_eq!(bench.put(1, 501), kept(1));
+    assert_eq!(bench.put(1, 501), Handed::Kept(name(1)));
     let secrets = bench.server.secrets();
     assert_eq!(secrets.len(), 1);
     assert!(secrets[0]["metadata"]["name"].as_str().is_some_and(|name| name.starts_with(PREFIX)));
@@ -122,12 +126,12 @@ async fn what_another_replica_has_written_is_as_good() {
     server.put(&serde_json::to_value(draft(1).secret()).expect("JSON"));
     let bench = Bench::with(server);
     bench.put(1, 1);
-    assert_eq!(bench.told(1).await, [(agent(1), kept(1))]);
+    assert_eq!(bench.told(1).await, [news(1, 1, None)]);
     assert_eq!(bench.writes(), [""; 0], "the list has shown it");
     // Written by another after the list, and not shown yet.
     bench.server.put(&serde_json::to_value(draft(2).secret()).expect("JSON"));
     bench.put(2, 2);
-    assert_eq!(bench.told(1).await, [(agent(2), kept(2))]);
+    assert_eq!(bench.told(1).await, [news(2, 2, None)]);
     assert_eq!(bench.writes(), [CREATE.to_owned(), format!("GET {}", path(2))]);
 }
 
@@ -139,7 +143,7 @@ async fn a_secret_that_holds_something_else_is_not_pointed_to() {
     other["data"] = serde_json::json!({"config": "b3RoZXI="});
     bench.server.put(&other);
     bench.put(1, 1);
-    assert_eq!(bench.told(1).await, [(agent(1), Handed::Not(NotStored::Refused))]);
+    assert_eq!(bench.told(1).await, [news(1, 1, Some(NotStored::Refused))]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -147,7 +151,7 @@ async fn an_api_server_that_has_too_much_to_do_gets_it_later() {
     let bench = Bench::with(ApiServer::default());
     bench.server.refuse(&[(429, "TooManyRequests"), (503, "ServiceUnavailable"), (504, "Timeout")]);
     bench.put(1, 1);
-    assert_eq!(bench.told(1).await, [(agent(1), kept(1))]);
+    assert_eq!(bench.told(1).await, [news(1, 1, None)]);
     assert_eq!(bench.writes(), [CREATE; 4]);
 }
 
@@ -157,7 +161,7 @@ async fn a_refusal_is_told_and_mended_by_itself() {
     bench.server.refuse(&[(403, "Forbidden")]);
     bench.put(1, 1);
     let told = bench.told(2).await;
-    assert_eq!(told, [(agent(1), Handed::Not(NotStored::Refused)), (agent(1), kept(1))]);
+    assert_eq!(told, [news(1, 1, Some(NotStored::Refused)), news(1, 1, None)]);
 }
 
 #[tokio::test(start_paused = true)]
