@@ -163,6 +163,22 @@ mod tests {
     }
 
     #[test]
+    fn what_a_fleet_no_longer_wants_kept_is_no_longer_told() {
+        let config = |secret: serde_json::Value| json!({"hash": "aa", "size": 5, "secretRef": secret});
+        let status = |config: serde_json::Value| -> AgentStatus {
+            serde_json::from_value(json!({"effectiveConfig": config})).expect("a status")
+        };
+        let stored = status(config(json!({"name": "opamp-effective-1"})));
+        for (detail, expected) in [
+            (EffectiveConfigDetail::Stored, stored.clone()),
+            (EffectiveConfigDetail::Hash, status(config(json!(null)))),
+            (EffectiveConfigDetail::None, status(json!(null))),
+        ] {
+            assert_eq!(keeping(stored.clone(), detail), expected, "{detail:?}");
+        }
+    }
+
+    #[test]
     fn an_agent_whose_replica_is_gone_is_of_unknown_state_and_keeps_the_rest() {
         let orphan = gone(&connected(), EVENING);
         assert_eq!(

@@ -332,6 +332,31 @@ mod tests {
     }
 
     #[test]
+    fn an_agent_that_left_names_no_secret_of_a_fleet_that_keeps_none_for_it() {
+        let mut former = status("False", Some("edge"));
+        let config = json!({"hash": "aa", "size": 5, "secretRef": {"name": "opamp-effective-1"}});
+        former.effective_config = serde_json::from_value(config).expect("a configuration");
+        for (case, fleet, detail, expected) in [
+            ("as before", "edge", EffectiveConfigDetail::Stored, true),
+            ("the hash alone is wanted", "edge", EffectiveConfigDetail::Hash, false),
+            ("another fleet", "core", EffectiveConfigDetail::Stored, false),
+        ] {
+            let fleets = catalog(&[("telemetry", fleet)]);
+            let fleets =
+                fleets.fleets().map(|fleet| Arc::new(FleetEntry { effective_config: detail, ..(**fleet).clone() }));
+            let policy = Policy { anonymous: AnonymousNamespaces::All, secrets: SecretContent::Withheld };
+            let catalog = Catalog::new(fleets.collect(), policy, 1);
+            let uid = InstanceUid::generate();
+            let after = restated(&uid, "telemetry", &former, &BTreeSet::new(), &catalog, NOW).expect("a status");
+            let config = after.effective_config.expect("a configuration");
+            assert_eq!(config.secret_ref.is_some(), expected, "{case}");
+        }
+        let lost = restated(&InstanceUid::generate(), "telemetry", &former, &BTreeSet::new(), &catalog(&[]), NOW);
+        let config = lost.and_then(|status| status.effective_config).expect("a configuration");
+        assert_eq!((config.hash.as_str(), config.secret_ref), ("aa", None), "no fleet");
+    }
+
+    #[test]
     fn what_needs_no_word_is_not_touched() {
         let former = status("False", Some("edge"));
         let here = catalog(&[("telemetry", "edge")]);

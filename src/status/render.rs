@@ -243,7 +243,7 @@ mod tests {
         *,
     };
     use crate::{
-        api::condition::find,
+        api::{agent::NotStored, condition::find},
         opamp::{
             messages::AgentCapabilities as Capability,
             record::{Attributes, ComponentsSummary, EffectiveConfigSummary, RemoteConfigReport, UnhealthyComponent},
@@ -420,6 +420,48 @@ mod tests {
         let status = rendered(&talkative, &AgentStatus::default());
         let size = serde_json::to_vec(&status).expect("JSON").len();
         assert!(size + metadata < 4_096, "{size} bytes");
+    }
+
+    #[test]
+    fn the_secret_of_a_configuration_stays_until_another_is_reported_or_the_fleet_is_another() {
+        let secret = |name: &str| TextView::Kept { secret: name.into() };
+        let named = |status: &AgentStatus| {
+            let config = status.effective_config.clone().expect("a configuration");
+            (config.secret_ref.map(|secret| secret.name), config.not_stored)
+        };
+        let mut view = talkative();
+        view.effective_config = EffectiveConfigView::Stored(secret("opamp-effective-1"));
+        let before = rendered(&view, &AgentStatus::default());
+        let kept = Some("opamp-effective-1".to_owned());
+        assert_eq!(named(&before), (kept.clone(), None));
+        let summary = |hash| Some(EffectiveConfigSummary { hash: [hash; 32], size: 5_120 });
+        let fleet = |name: &str| {
+            AssignmentView::Matched(FleetView { name: name.into(), uid: "uid".into(), given: GivenView::NoRevision })
+        };
+        let unknown = TextView::Unknown;
+        for (case, text, reported, assignment, expected) in [
+            ("a restarted operator", unknown.clone(), None, fleet("edge"), (kept.clone(), None)),
+            ("the same is reported again", unknown.clone(), summary(7), fleet("edge"), (kept, None)),
+            ("another is reported", unknown.clone(), summary(8), fleet("edge"), (None, None)),
+            ("another fleet", unknown, summary(7), fleet("core"), (None, None)),
+            ("kept elsewhere", secret("b"), summary(7), fleet("core"), (Some("b".to_owned()), None)),
+            (
+                "not kept",
+                TextView::Not(NotStored::TooMany),
+                summary(7),
+                fleet("edge"),
+                (None, Some(NotStored::TooMany)),
+            ),
+        ] {
+            view.effective_config = EffectiveConfigView::Stored(text);
+            view.record.effective_config = reported;
+            view.assignment = assignment;
+            assert_eq!(named(&rendered(&view, &before)), expected, "{case}");
+        }
+        view.effective_config = EffectiveConfigView::Hash;
+        assert_eq!(named(&rendered(&view, &before)), (None, None));
+        view.effective_config = EffectiveConfigView::None;
+        assert_eq!(rendered(&view, &before).effective_config, None);
     }
 
     #[test]
