@@ -3,7 +3,10 @@
 mod command_line;
 mod run;
 
-use std::{io::Write as _, process::ExitCode};
+use std::{
+    io::{IsTerminal as _, Write as _},
+    process::ExitCode,
+};
 
 use anyhow::Context as _;
 use clap::Parser as _;
@@ -40,7 +43,8 @@ fn run(arguments: RunArguments) -> anyhow::Result<ExitCode> {
     let Ok(filter) = format!("{},{QUIET}", arguments.log_level).parse::<EnvFilter>() else {
         return wrong_use("--log-level takes a level or a filter, such as info or info,opamp_operator::server=debug");
     };
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let colours = std::io::stderr().is_terminal();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
     match arguments.log_format {
         LogFormat::Text => log.init(),
         LogFormat::Json => log.json().flatten_event(true).init(),

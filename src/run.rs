@@ -249,17 +249,19 @@ impl Operator {
     fn writer(&self, registry: &mut Registry) -> StatusWriter {
         let given = &self.arguments.limits;
         let objects = ObjectLimits { agents: given.max_agents, unmatched: given.max_unmatched_agents };
-        let owner = Owner { replica: self.holder.replica.clone(), incarnation: self.holder.incarnation.to_string() };
         let limits = WriterLimits { budget: self.budget_limits(), objects, ..WriterLimits::default() };
-        StatusWriter::new(owner, &self.namespace, limits, WriterMetrics::register(registry))
+        StatusWriter::new(self.owner(), &self.namespace, limits, WriterMetrics::register(registry))
+    }
+
+    fn owner(&self) -> Owner {
+        Owner { replica: self.holder.replica.clone(), incarnation: self.holder.incarnation.to_string() }
     }
 
     fn bridge_settings(&self) -> bridge::Settings {
         let given = &self.arguments.limits;
         bridge::Settings {
             own_namespace: self.namespace.clone(),
-            replica: self.holder.replica.clone(),
-            incarnation: self.holder.incarnation.to_string(),
+            owner: self.owner(),
             // Room for all connections and for as many that have just gone.
             max_sessions: given.max_connections.saturating_mul(2),
             http_silence: Duration::from_secs(given.http_silence_seconds as u64),

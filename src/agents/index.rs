@@ -33,6 +33,8 @@ const CHANGES_KEPT: usize = 1024;
 /// A change of one Agent object.
 #[derive(Clone, Debug)]
 pub struct Change {
+    /// Whose object it is.
+    pub uid: InstanceUid,
     /// What was known before; `None`: the object is new.
     pub before: Option<Arc<AgentSummary>>,
     /// What is known now; `None`: the object is gone.
@@ -287,13 +289,13 @@ impl Known {
         let counts = self.counts.entry(Arc::clone(&after.namespace)).or_default();
         counts.agents += 1;
         counts.never_matched += usize::from(after.never_matched());
-        Some(Change { before, after: Some(after) })
+        Some(Change { uid: after.uid, before, after: Some(after) })
     }
 
     fn remove(&mut self, key: &Key) -> Option<Change> {
         let before = self.agents.remove(key)?;
         self.uncount(&before);
-        Some(Change { before: Some(before), after: None })
+        Some(Change { uid: before.uid, before: Some(before), after: None })
     }
 
     fn uncount(&mut self, summary: &AgentSummary) {

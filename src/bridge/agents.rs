@@ -7,16 +7,26 @@ use http::request::Parts;
 
 use super::{Bridge, channel_of, connections::Carried, scrub::scrub};
 use crate::{
+    catalog::Catalog,
     opamp::{
         InstanceUid,
         identity::Identity,
         inbound::{Inbound, decode},
         now::Now,
+        offer::Offer,
         session::{self, Channel, Outbound},
         violation::Violation,
     },
     server::{Agents, Connection, Exchange, Refusal, Then, Transport},
+    status::queue::Urgency,
 };
+
+/// Whether an agent keeps its place on the connection through which it has spoken.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Place {
+    Kept,
+    Left,
+}
 
 impl Agents for Bridge {
     fn authenticate(&self, _request: &Parts, _remote: SocketAddr) -> Result<Identity, Refusal> {
@@ -39,9 +49,16 @@ impl Agents for Bridge {
         if connection.transport == Transport::WebSocket && self.connections.carry(connection, uid) == Carried::TooMany {
             return Self::refuse(uid, "this connection speaks for too many agents already");
         }
-        match self.take(connection, inbound, now) {
-            Some(send) => Exchange { send, speaker: Some(uid), violation: None, then: Then::Continue },
-            None => Self::refuse(uid, "there is no room for another agent now"),
+        let taken = self.take(connection, inbound, now);
+        if taken.as_ref().is_none_or(|(_, place)| *place == Place::Left) {
+            self.connections.leave(connection.id, uid);
+        }
+        match taken {
+            Some((send, _)) => Exchange { send, speaker: Some(uid), violation: None, then: Then::Continue },
+            None => {
+                self.metrics.sessions_refused.inc();
+                Self::refuse(uid, "there is no room for another agent now")
+            }
         }
     }
 
@@ -52,24 +69,23 @@ impl Agents for Bridge {
     }
 
     fn due(&self, connection: &Arc<Connection>, now: Now) -> Exchange {
-        let mut send = self.connections.collect(connection.id);
-        for uid in self.connections.agents(connection.id) {
-            send.extend(self.push(connection, uid, now));
+        let catalog = self.catalog.load();
+        let due = self.connections.take_due(connection.id, catalog.generation());
+        let mut send = due.outbox;
+        for uid in due.agents {
+            send.extend(self.push(connection, uid, &catalog, now));
         }
         self.metrics.pushes.inc_by(send.len() as u64);
         Exchange { send, ..Exchange::default() }
-    }
-
-    fn deadline(&self, _connection: &Arc<Connection>) -> Option<std::time::Instant> {
-        None
     }
 
     fn pong(&self, connection: &Arc<Connection>, now: Now) -> Exchange {
         let mut send = Vec::new();
         for uid in self.connections.agents(connection.id) {
             let pushed = self.sessions.with(uid, |entry| {
-                if let Some(urgency) = entry.is_alive() {
-                    self.writer.touch(uid, urgency);
+                let is_its_own = entry.session.liveness().channel() == Some(Channel::WebSocket(connection.id));
+                if is_its_own && entry.claim.is_alive() {
+                    self.touch(entry, Some(Urgency::Connection));
                 }
                 let effects = entry.session.pong(connection.id);
                 self.carry_out(entry, effects, Some(connection), now)
@@ -91,47 +107,45 @@ impl Agents for Bridge {
 
 impl Bridge {
     /// Takes one message into its session and answers it. `None`: there is no room for a session.
-    fn take(&self, connection: &Arc<Connection>, inbound: Inbound, now: Now) -> Option<Vec<Outbound>> {
-        let uid = inbound.uid;
+    fn take(&self, connection: &Arc<Connection>, mut inbound: Inbound, now: Now) -> Option<(Vec<Outbound>, Place)> {
+        let (uid, channel) = (inbound.uid, channel_of(connection));
         self.tell_adoption(uid);
-        let replies = self.sessions.with_open(
+        let catalog = self.catalog.load();
+        self.sessions.with_open(
             uid,
-            || self.begin(uid, now),
+            || self.begin(uid),
             |entry| {
                 Self::want_text(entry, now);
-                let mut inbound = inbound.clone();
-                scrub(&mut inbound.message, entry.fleets_with_secrets());
-                let receipt = entry.session.receive(inbound, channel_of(connection), now);
+                scrub(&mut inbound.message, &entry.quotable(&catalog));
+                let receipt = entry.session.receive(inbound, channel, now);
+                // Before the offer is looked up: it depends on who speaks.
+                self.note_presence(entry, Some(connection));
                 if receipt.has_new_attributes() {
                     entry.reassign();
                 }
-                let offer = if receipt.takes_offer() {
-                    if let Some(urgency) = entry.assign(&self.catalog.load(), Some(&connection.identity), now) {
-                        self.writer.touch(uid, urgency);
-                    }
-                    entry.offer()
-                } else {
-                    Default::default()
-                };
+                if entry.has_spoken() {
+                    self.look(entry, &catalog, now);
+                }
+                let offer = if receipt.takes_offer() { entry.offer() } else { Offer::default() };
                 let effects = entry.session.answer(receipt, &offer, now);
-                self.carry_out(entry, effects, Some(connection), now)
+                let replies = self.carry_out(entry, effects, Some(connection), now);
+                if entry.session.liveness().channel() == Some(channel) {
+                    let comes_back = entry.comes_back();
+                    self.touch(entry, comes_back);
+                }
+                let place = if entry.session.involves(channel) { Place::Kept } else { Place::Left };
+                (replies, place)
             },
-        );
-        if replies.is_none() {
-            self.metrics.sessions_refused.inc();
-        }
-        replies
+        )
     }
 
     /// What an agent is to be sent unprompted over this connection.
-    fn push(&self, connection: &Arc<Connection>, uid: InstanceUid, now: Now) -> Vec<Outbound> {
+    fn push(&self, connection: &Arc<Connection>, uid: InstanceUid, catalog: &Catalog, now: Now) -> Vec<Outbound> {
         let pushed = self.sessions.with(uid, |entry| {
             if entry.session.liveness().channel() != Some(Channel::WebSocket(connection.id)) {
                 return Vec::new();
             }
-            if let Some(urgency) = entry.assign(&self.catalog.load(), Some(&connection.identity), now) {
-                self.writer.touch(uid, urgency);
-            }
+            self.look(entry, catalog, now);
             Self::want_text(entry, now);
             let offer = entry.offer();
             let effects = entry.session.push(&offer, now);

@@ -1,4 +1,4 @@
-//! One agent at this replica: its session, who speaks for it, which fleet takes it, and what is shown of that.
+//! One agent at this replica: its session, who speaks for it, which fleet takes it, and whose its status is.
 
 use std::{
     net::SocketAddr,
@@ -8,32 +8,34 @@ use std::{
 
 use jiff::Timestamp;
 
-use super::{keeping::Keeping, timers::Timer};
+use super::{
+    assigned::{Assigned, News},
+    claim::{Claim, Stretch},
+    keeping::Keeping,
+    shown::Shown,
+    timers::Timer,
+    wish::{Author, Demand, Wish},
+};
 use crate::{
-    agents::summary::AgentSummary,
-    api::{agent::Transport as ShownTransport, agent_fleet::EffectiveConfigDetail},
-    catalog::{Assignment, Catalog, FleetEntry, Outcome, Subject, UnmatchedReason},
+    agents::summary::{AgentSummary, RevisionSummary},
+    api::agent::Transport as ShownTransport,
+    catalog::{Catalog, ConfigHash, FleetEntry, Subject},
     opamp::{
         InstanceUid,
         identity::Identity,
         now::Now,
         offer::Offer,
-        record::FailedConfig,
-        session::{Channel, ConnectionId, Ending, Liveness, Remembered, Session},
+        record::{FailedConfig, RemoteConfigState},
+        session::{Ending, Liveness, Remembered, Session},
     },
     server::{Connection, Transport},
     status::{
         queue::Urgency,
-        view::{
-            AgentView, AssignmentView, ConnectionView, Departure, FleetView, GivenView, LivenessView, RevisionView,
-            UnmatchedBecause,
-        },
+        render::Owner,
+        view::{AgentView, ConnectionView, Departure, LivenessView, UnmatchedBecause},
     },
 };
 
-/// How long a state that is about to change by itself is not shown: an agent that has not described itself yet, a
-/// fleet whose first revision is being made.
-const SETTLING: Duration = Duration::from_secs(10);
 /// A suspicion is logged once in this time.
 const WARNING_INTERVAL: Duration = Duration::from_secs(3600);
 
@@ -41,37 +43,15 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(3600);
 pub(super) struct Entry {
     pub(super) session: Session,
     pub(super) timer: Timer,
+    pub(super) claim: Claim,
     pub(super) keeping: Keeping,
-    state: State,
-    /// Counts the stretches of presence; each is another claim on the agent's status.
-    run: u64,
-    /// The stretch that `peer` belongs to.
-    stretch: Option<(Channel, Timestamp)>,
+    assigned: Assigned,
     peer: Option<Peer>,
-    home: Option<Arc<str>>,
-    assignment: Assignment,
-    /// The fleet as it was before it gave something else: an agent may still complain of that.
-    former: Option<Arc<FleetEntry>>,
-    /// The catalog's generation that `assignment` was made of; `None`: it is to be made anew.
-    assigned: Option<u64>,
-    shown: Option<Shown>,
-    settling: Option<Instant>,
+    /// What the watch shows of it.
+    object: Option<Arc<AgentSummary>>,
+    recalled: Recalled,
+    wish: Wish,
     warned: Option<Instant>,
-    reoffer: Reoffer,
-    rivalry: Rivalry,
-    /// When the session was made, for those that never speak.
-    made: Instant,
-}
-
-/// Whether the entry is in use.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum State {
-    /// Its status is this replica's to write.
-    Owned,
-    /// The agent has gone, and the leader has taken over its status.
-    HandedOver,
-    /// It was dropped.
-    Retired,
 }
 
 /// Who speaks for the agent.
@@ -81,158 +61,69 @@ struct Peer {
     remote: SocketAddr,
 }
 
-/// What is shown of the assignment, and where the object belongs.
-#[derive(Clone, Debug, Eq, PartialEq)]
-struct Shown {
-    /// The fleet's namespace; `None`: the object stays where it is.
-    namespace: Option<Arc<str>>,
-    view: AssignmentView,
-    /// What the fleet wants to be kept of what the agent runs.
-    effective_config: EffectiveConfigDetail,
-}
-
-/// How far a person's wish is that what failed be offered once more.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-enum Reoffer {
-    /// None is open; the last that was granted.
-    #[default]
-    None,
-    /// It is being written down, so that it is granted at most once.
-    Granting(Timestamp),
-    /// It was written, and the offer sent.
-    Granted(Timestamp),
-}
-
-/// Whether the claim of another replica is being disputed.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-enum Rivalry {
-    /// It is not.
-    #[default]
-    None,
-    /// The own socket was asked for a sign of life.
-    AwaitsPong,
-}
-
-/// The session at another replica that has claimed the same agent.
+/// Whether the status that an earlier process or another replica wrote was read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Rival {
-    /// It may have the agent: here it is not any more.
-    None,
-    /// It is the younger one, and the agent is its own if this socket is dead.
-    Younger(ConnectionId),
-    /// It is the older one, and alive: here is another agent under the same uid.
-    Older,
+enum Recalled {
+    NotYet,
+    Done,
 }
 
 impl Entry {
+    /// Begins with what the watch shows of the agent.
     pub(super) fn new(
         uid: InstanceUid,
-        remembered: Option<Remembered>,
-        home: Option<Arc<str>>,
+        object: Option<Arc<AgentSummary>>,
+        owner: &Owner,
         http_silence: Duration,
-        now: Now,
     ) -> Self {
+        let remembered = object.as_deref().map(|object| Remembered {
+            last_reported: object.last_reported.as_ref().zip(object.state).map(|(hash, state)| (hash.to_vec(), state)),
+            failed: failed_of(object),
+            ..Remembered::default()
+        });
+        let mut wish = Wish::None;
+        if let Some(object) = &object {
+            // The first write of the session writes the wish down.
+            let _ = wish.observe(object, author_of(object, owner));
+        }
         Self {
             session: Session::new(uid, remembered).with_silence_limit(http_silence),
             timer: Timer::default(),
+            claim: Claim::default(),
             keeping: Keeping::default(),
-            state: State::Owned,
-            run: 0,
-            stretch: None,
+            assigned: Assigned::default(),
             peer: None,
-            home,
-            assignment: Assignment::Unmatched(UnmatchedReason::DescriptionMissing),
-            former: None,
-            assigned: None,
-            shown: None,
-            settling: None,
+            object,
+            recalled: Recalled::NotYet,
+            wish,
             warned: None,
-            reoffer: Reoffer::None,
-            rivalry: Rivalry::None,
-            made: now.instant,
         }
     }
 
-    pub(super) fn is_retired(&self) -> bool {
-        self.state == State::Retired
+    /// Whether the agent itself has spoken here, not only somebody who wants another uid.
+    pub(super) fn has_spoken(&self) -> bool {
+        self.session.liveness() != Liveness::Unheard
     }
 
-    pub(super) fn retire(&mut self) {
-        self.state = State::Retired;
-    }
-
-    /// It is written that this stretch of presence is over: from now on the status is the leader's.
-    pub(super) fn hand_over(&mut self, run: u64) {
-        let is_away = !matches!(self.session.liveness(), Liveness::Connected { .. });
-        if self.state == State::Owned && self.run == run && is_away {
-            self.state = State::HandedOver;
-        }
-    }
-
-    /// Whether nothing would be lost without the session. What it keeps of an agent that has gone spares a full report
-    /// when it returns (STS-02).
-    pub(super) fn may_be_dropped(&self, kept_for: Duration, now: Now) -> bool {
-        if !self.session.is_deserted(now) {
-            return false;
-        }
-        match self.session.liveness() {
-            Liveness::Connected { .. } => false,
-            Liveness::Unheard => now.instant.saturating_duration_since(self.made) > kept_for,
-            Liveness::Disconnected { since, .. } => {
-                let away = Duration::try_from(now.wall.duration_since(since)).unwrap_or_default();
-                self.state == State::HandedOver && away >= kept_for
-            }
-        }
-    }
-
-    /// The channel of a stretch of presence that has begun since the last call.
-    pub(super) fn began_elsewhere(&mut self) -> Option<Channel> {
-        let Liveness::Connected { channel, since } = self.session.liveness() else { return None };
-        if self.stretch == Some((channel, since)) {
-            return None;
-        }
-        self.stretch = Some((channel, since));
-        self.run += 1;
-        self.state = State::Owned;
-        Some(channel)
-    }
-
-    /// Who speaks in this stretch.
-    pub(super) fn speaks_through(&mut self, connection: &Connection) {
+    /// A stretch of presence begins, through this connection.
+    pub(super) fn begin(&mut self, stretch: Stretch, connection: &Connection) {
+        self.claim.begin(stretch);
         let transport = match connection.transport {
             Transport::WebSocket => ShownTransport::WebSocket,
             Transport::Http => ShownTransport::Http,
         };
-        self.peer = Some(Peer { transport, identity: connection.identity.clone(), remote: connection.remote });
+        let identity = connection.identity.clone();
+        if self.peer.as_ref().is_none_or(|former| former.identity != identity) {
+            self.assigned.anew();
+        }
+        self.peer = Some(Peer { transport, identity, remote: connection.remote });
     }
 
-    /// Another replica has claimed the status for a session that began at `since`. The older of two live sessions wins.
-    pub(super) fn superseded(&mut self, run: u64, since: Timestamp) -> Rival {
-        let (Some((channel, own)), Liveness::Connected { .. }) = (self.stretch, self.session.liveness()) else {
-            return Rival::None;
-        };
-        match channel {
-            _ if self.run != run => Rival::None,
-            _ if since < own => Rival::Older,
-            Channel::WebSocket(connection) => {
-                self.rivalry = Rivalry::AwaitsPong;
-                Rival::Younger(connection)
-            }
-            // An agent that polls was seen elsewhere later: it has moved there.
-            Channel::Http => Rival::None,
-        }
-    }
-
-    /// The socket has answered: if another replica had claimed the status, it is claimed again.
-    pub(super) fn is_alive(&mut self) -> Option<Urgency> {
-        match std::mem::take(&mut self.rivalry) {
-            Rivalry::None => None,
-            Rivalry::AwaitsPong => {
-                self.run += 1;
-                self.state = State::Owned;
-                Some(Urgency::Connection)
-            }
-        }
+    /// The agent has been heard. If a session elsewhere took it and has lost it since, it has come back: says so, once.
+    pub(super) fn comes_back(&mut self) -> Option<Urgency> {
+        let lost = self.object.as_ref().filter(|object| self.claim.is_theirs() && !object.is_connected())?;
+        self.claim.win_from(lost.epoch());
+        Some(Urgency::Connection)
     }
 
     /// Whether a suspicion may be logged again.
@@ -244,170 +135,193 @@ impl Entry {
         due
     }
 
+    /// The agent has gone. What follows from that if the status is not this replica's any more.
+    pub(super) fn departed(&mut self, now: Now) {
+        if self.session.liveness().channel().is_none() {
+            self.claim.departed(now.instant);
+            self.forget_if_over();
+        }
+    }
+
+    /// It is written that the stretch of this claim is over.
+    pub(super) fn released(&mut self, number: u64, now: Now) {
+        self.claim.released(number, self.session.liveness(), now.instant);
+        self.forget_if_over();
+    }
+
+    pub(super) fn forget_if_over(&mut self) {
+        if self.claim.over_since().is_some() {
+            self.assigned.forget();
+        }
+    }
+
+    /// Whether nothing would be lost without the session. What it keeps of an agent that has gone spares a full report
+    /// when it returns (STS-02), unless it has spoken elsewhere since.
+    pub(super) fn may_be_dropped(&self, kept_for: Duration, owner: &Owner, now: Now) -> bool {
+        if !self.session.is_deserted(now) {
+            return false;
+        }
+        match (self.session.liveness(), self.claim.over_since()) {
+            (Liveness::Unheard, _) => true,
+            (Liveness::Connected { .. }, _) | (Liveness::Disconnected { .. }, None) => false,
+            (Liveness::Disconnected { .. }, Some(over)) => {
+                now.instant.saturating_duration_since(over) >= kept_for || self.is_held_elsewhere(owner)
+            }
+        }
+    }
+
+    /// Whether another replica, or another run of this one, was the last to claim the status.
+    fn is_held_elsewhere(&self, owner: &Owner) -> bool {
+        self.object
+            .as_deref()
+            .is_some_and(|object| object.connection.is_some() && author_of(object, owner) == Author::Another)
+    }
+
     /// The assignment must be made anew.
     pub(super) fn reassign(&mut self) {
-        self.assigned = None;
+        self.assigned.anew();
     }
 
-    /// Looks up which fleet takes the agent and what it is given, if that may have changed. Says whether, and how
-    /// urgently, its status is to be written for that.
-    pub(super) fn assign(&mut self, catalog: &Catalog, identity: Option<&Identity>, now: Now) -> Option<Urgency> {
-        if self.assigned != Some(catalog.generation()) {
-            let identity = identity.or(self.peer.as_ref().map(|peer| &peer.identity)).unwrap_or(&Identity::Anonymous);
-            let assignment = catalog.assign(&Subject {
-                uid: self.session.uid(),
-                identity,
-                attributes: self.session.record().description.as_ref(),
-                home: self.home.as_deref(),
-            });
-            self.keep_former(&assignment);
-            self.assignment = assignment;
-            self.assigned = Some(catalog.generation());
-        }
-        self.settle(now)
-    }
-
-    fn keep_former(&mut self, next: &Assignment) {
-        let gives_as_before = match (&self.assignment, next) {
-            (Assignment::Matched(former, _), Assignment::Matched(next, _)) => former.gives_as(next),
-            (Assignment::Unmatched(_), _) => true,
-            (Assignment::Matched(..), Assignment::Unmatched(_)) => false,
+    /// Looks up which fleet takes the agent, if that may have changed.
+    pub(super) fn look(&mut self, catalog: &Catalog, now: Now) -> News {
+        let subject = Subject {
+            uid: self.session.uid(),
+            identity: self.peer.as_ref().map_or(&Identity::Anonymous, |peer| &peer.identity),
+            attributes: self.session.record().description.as_ref(),
+            home: self.object.as_deref().map(|object| &*object.namespace),
         };
-        if !gives_as_before {
-            self.former = self.fleet().cloned();
+        let seen = self.object.as_deref().and_then(|object| object.revision.as_ref());
+        let news = self.assigned.look(catalog, &subject, seen, now.instant);
+        if self.assigned.has_formers() && self.runs_what_it_is_given() {
+            self.assigned.forget_formers();
         }
+        news
     }
 
-    /// The fleets whose Secrets the agent may quote.
-    pub(super) fn fleets_with_secrets(&self) -> impl Iterator<Item = &FleetEntry> + Clone {
-        self.fleet().into_iter().chain(&self.former).map(AsRef::as_ref).filter(|fleet| fleet.has_secrets())
+    fn runs_what_it_is_given(&self) -> bool {
+        let report = self.session.record().remote_config.as_ref();
+        report
+            .filter(|report| report.state == RemoteConfigState::Applied)
+            .is_some_and(|report| self.hash().is_some_and(|hash| report.hash == hash.as_bytes()))
+    }
+
+    /// The revision that the agent was given last, by whichever replica.
+    fn seen(&self) -> Option<&RevisionSummary> {
+        self.object.as_deref()?.revision.as_ref()
     }
 
     /// What the agent is to have now.
     pub(super) fn offer(&self) -> Offer {
-        match &self.assignment {
-            Assignment::Matched(_, Outcome::Given { offer, .. }) => offer.clone(),
-            Assignment::Matched(..) | Assignment::Unmatched(_) => Offer::default(),
-        }
+        self.assigned.offer(self.seen())
+    }
+
+    /// The hash of what the agent is to have now.
+    pub(super) fn hash(&self) -> Option<ConfigHash> {
+        self.assigned.hash(self.seen())
     }
 
     /// The fleet that takes the agent.
     pub(super) fn fleet(&self) -> Option<&Arc<FleetEntry>> {
-        match &self.assignment {
-            Assignment::Matched(fleet, _) => Some(fleet),
-            Assignment::Unmatched(_) => None,
-        }
+        self.assigned.fleet()
+    }
+
+    /// The fleets whose Secrets the agent may quote.
+    pub(super) fn quotable<'a>(&'a self, catalog: &'a Catalog) -> Vec<&'a FleetEntry> {
+        self.assigned.quotable(catalog)
     }
 
     /// When the agent is to be looked at again unless something happens before.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let settled = self.settling.and_then(|since| since.checked_add(SETTLING));
-        [self.session.deadline(), settled].into_iter().flatten().min()
+        [self.session.deadline(), self.assigned.deadline()].into_iter().flatten().min()
     }
 
-    /// Takes the assignment over into what is shown, at once or when it has had its time to change by itself.
-    fn settle(&mut self, now: Now) -> Option<Urgency> {
-        let next = Shown::of(&self.assignment);
-        if self.shown.as_ref() == Some(&next) {
-            self.settling = None;
-            return None;
+    /// What the watch shows of the agent's object now. Says whether, and how urgently, the writer has to look at it: it
+    /// has gone, its spec has changed, or another replica has claimed it. What this replica has written itself comes
+    /// back, too, and is no reason.
+    pub(super) fn learn(&mut self, object: Option<Arc<AgentSummary>>, owner: &Owner) -> (Option<Urgency>, Demand) {
+        let former = std::mem::replace(&mut self.object, object);
+        let home = |object: &Option<Arc<AgentSummary>>| object.as_ref().map(|object| Arc::clone(&object.namespace));
+        if home(&former) != home(&self.object) || self.seen().is_some_and(|seen| self.assigned.is_behind(seen)) {
+            self.assigned.anew();
         }
-        if self.is_unsettled() {
-            let since = *self.settling.get_or_insert(now.instant);
-            if now.instant.saturating_duration_since(since) < SETTLING {
-                return None;
-            }
-        }
-        self.settling = None;
-        let former = self.shown.replace(next);
-        Some(urgency_of_change(former.as_ref(), self.shown.as_ref()))
-    }
-
-    fn is_unsettled(&self) -> bool {
-        match &self.assignment {
-            Assignment::Unmatched(UnmatchedReason::DescriptionMissing) => true,
-            Assignment::Unmatched(UnmatchedReason::NoFleetSelects | UnmatchedReason::NotAdmitted) => false,
-            Assignment::Matched(_, Outcome::NotLoaded) => true,
-            Assignment::Matched(_, Outcome::NoRevision) => self.shown.is_some(),
-            Assignment::Matched(
-                _,
-                Outcome::Given { .. } | Outcome::TemplateFailed { .. } | Outcome::Withheld { .. },
-            ) => false,
-        }
-    }
-
-    /// What the API server says of the agent's object.
-    pub(super) fn learn(&mut self, object: Option<&AgentSummary>) {
-        let home = object.map(|object| Arc::clone(&object.namespace));
-        if self.home != home {
-            self.home = home;
-            self.reassign();
-        }
-    }
-
-    /// A wish that was made and not granted yet is granted now; it must be written before it is acted on, so that a
-    /// replica that dies in between does not grant it twice.
-    pub(super) fn grant_reoffer(&mut self, object: &AgentSummary) -> Option<Urgency> {
-        let requested = object.reoffer_requested?;
-        let is_written = object.reoffer_granted.is_some_and(|granted| granted >= requested);
-        let is_known = match self.reoffer {
-            Reoffer::None => false,
-            Reoffer::Granting(known) | Reoffer::Granted(known) => known >= requested,
+        let Some(object) = self.object.as_deref() else {
+            // Deleted by a person, most likely. The writer finds out when it writes the next claim.
+            former.iter().for_each(|_| self.claim.anew());
+            return (former.map(|_| Urgency::Rest), Demand::Nothing);
         };
-        if is_written || is_known {
-            return None;
-        }
-        self.reoffer = Reoffer::Granting(requested);
-        Some(Urgency::Configuration)
+        // A new object has generation 1.
+        let is_respecified = object.generation != former.as_ref().map_or(1, |former| former.generation);
+        let is_claimed = object.connection != former.as_ref().and_then(|former| former.connection.clone())
+            && self.is_held_elsewhere(owner);
+        let demand = self.wish.observe(object, author_of(object, owner));
+        let urgency = match demand {
+            Demand::Write => Some(Urgency::Configuration),
+            Demand::Nothing | Demand::Offer => (is_respecified || is_claimed).then_some(Urgency::Rest),
+        };
+        (urgency, demand)
     }
 
-    /// What the written status says of a wish. Whether the offer is to be made now.
-    pub(super) fn reoffer_is_written(&mut self, granted: Option<Timestamp>) -> bool {
-        match self.reoffer {
-            Reoffer::Granting(requested) if granted.is_some_and(|granted| granted >= requested) => {
-                self.reoffer = Reoffer::Granted(requested);
-                self.session.reoffer();
-                true
-            }
-            Reoffer::None | Reoffer::Granting(_) | Reoffer::Granted(_) => false,
-        }
+    /// A status of this agent was read that was written before this process met it.
+    pub(super) fn recall(&mut self, remembered: Remembered) {
+        self.recalled = Recalled::Done;
+        self.session.remember(remembered);
+        self.assigned.anew();
     }
 
-    /// What is to be written; `None`: nothing can be said of the agent yet.
+    /// A status was written that shows this wish as granted.
+    pub(super) fn written(&mut self, granted: Option<Timestamp>) -> Demand {
+        self.wish.written(granted)
+    }
+
+    /// What is to be written; `None`: it is not this replica's to write, or nothing can be said of the agent yet.
     pub(super) fn view(&self, own_namespace: &str) -> Option<AgentView> {
-        let (shown, peer) = (self.shown.as_ref()?, self.peer.as_ref()?);
-        let (_, since) = self.stretch?;
+        let (peer, stretch) = (self.peer.as_ref()?, self.claim.stretch()?);
+        let shown = if self.claim.is_ours() { self.shown()? } else { return None };
         let liveness = match self.session.liveness() {
             Liveness::Unheard => return None,
             Liveness::Connected { .. } => LivenessView::Connected,
             Liveness::Disconnected { since, how } => LivenessView::Disconnected { since, how: departure(how) },
         };
-        let namespace = shown.namespace.as_deref().or(self.home.as_deref()).unwrap_or(own_namespace);
+        let home = self.object.as_ref().map(|object| &*object.namespace);
         Some(AgentView {
-            namespace: namespace.into(),
-            session: self.run,
+            namespace: shown.namespace().or(home).unwrap_or(own_namespace).into(),
+            session: self.claim.number(),
             record: self.session.record().clone(),
-            assignment: shown.view.clone(),
+            assignment: shown.view(),
             connection: ConnectionView {
                 transport: peer.transport,
                 identity: peer.identity.clone(),
                 remote_address: peer.remote,
-                since,
+                since: stretch.since,
                 liveness,
             },
             effective_config: self
                 .keeping
                 .view(self.fleet().map(AsRef::as_ref), self.session.record().effective_config.as_ref()),
-            reoffer_granted: match self.reoffer {
-                Reoffer::None => None,
-                Reoffer::Granting(requested) | Reoffer::Granted(requested) => Some(requested),
-            },
+            reoffer_granted: self.wish.granted(),
         })
+    }
+
+    /// What is shown of the assignment. An agent that has an object and has not described itself here is shown to the
+    /// writer until the writer has read what the object says of it: those attributes count.
+    fn shown(&self) -> Option<&Shown> {
+        const UNDESCRIBED: &Shown = &Shown::Unmatched(UnmatchedBecause::DescriptionMissing);
+        let is_unread = self.object.is_some() && self.recalled == Recalled::NotYet;
+        let lacks_description = self.session.record().description.is_none();
+        self.assigned.shown().or((is_unread && lacks_description).then_some(UNDESCRIBED))
     }
 }
 
-/// What failed at the agent, as its object says.
-pub(super) fn failed_of(object: &AgentSummary) -> Option<FailedConfig> {
+/// Who wrote the status of an object.
+fn author_of(object: &AgentSummary, owner: &Owner) -> Author {
+    let is_ours = object.connection.as_ref().is_some_and(|connection| {
+        *connection.replica == *owner.replica && *connection.incarnation == *owner.incarnation
+    });
+    if is_ours { Author::ThisReplica } else { Author::Another }
+}
+
+/// What failed at the agent, as its object says. Why and when is read later.
+fn failed_of(object: &AgentSummary) -> Option<FailedConfig> {
     let hash = object.failed.as_ref()?.to_vec();
     Some(FailedConfig { hash, error: String::new(), at: Timestamp::UNIX_EPOCH })
 }
@@ -417,69 +331,5 @@ fn departure(how: Ending) -> Departure {
         Ending::Goodbye | Ending::Reidentified => Departure::Goodbye,
         Ending::SocketClosed => Departure::ConnectionClosed,
         Ending::Silent => Departure::Silent,
-    }
-}
-
-impl Shown {
-    fn of(assignment: &Assignment) -> Self {
-        match assignment {
-            Assignment::Unmatched(reason) => {
-                let because = match reason {
-                    UnmatchedReason::DescriptionMissing => UnmatchedBecause::DescriptionMissing,
-                    UnmatchedReason::NoFleetSelects | UnmatchedReason::NotAdmitted => UnmatchedBecause::NoFleetSelects,
-                };
-                let view = AssignmentView::Unmatched(because);
-                Self { namespace: None, view, effective_config: EffectiveConfigDetail::default() }
-            }
-            Assignment::Matched(fleet, outcome) => Self {
-                namespace: Some(fleet.namespace.as_str().into()),
-                view: AssignmentView::Matched(FleetView {
-                    name: fleet.name.clone(),
-                    uid: fleet.uid.clone(),
-                    given: given(outcome),
-                }),
-                effective_config: fleet.effective_config,
-            },
-        }
-    }
-
-    fn offered(&self) -> Option<&GivenView> {
-        match &self.view {
-            AssignmentView::Matched(fleet) => Some(&fleet.given),
-            AssignmentView::Unmatched(_) => None,
-        }
-    }
-}
-
-fn given(outcome: &Outcome) -> GivenView {
-    let revision =
-        |hash: &crate::catalog::RevisionHash, epoch: &i64| RevisionView { hash: hash.short(), epoch: *epoch };
-    match outcome {
-        // What is withheld is the fleet's fault, and its conditions tell it.
-        Outcome::NoRevision | Outcome::NotLoaded | Outcome::Withheld { .. } => GivenView::NoRevision,
-        Outcome::Given { revision: hash, epoch, offer } => GivenView::Offer {
-            revision: revision(hash, epoch),
-            remote_config: offer.remote_config.as_ref().map(|config| config.hash),
-        },
-        Outcome::TemplateFailed { revision: hash, epoch, message } => {
-            GivenView::TemplateFailed { revision: revision(hash, epoch), message: message.clone() }
-        }
-    }
-}
-
-/// A change of the revision alone is the least urgent: the agent gets nothing new by it.
-fn urgency_of_change(former: Option<&Shown>, next: Option<&Shown>) -> Urgency {
-    let content = |shown: Option<&Shown>| match shown.and_then(Shown::offered) {
-        Some(GivenView::Offer { remote_config, .. }) => Some(*remote_config),
-        Some(GivenView::NoRevision | GivenView::TemplateFailed { .. }) | None => None,
-    };
-    let failed = matches!(next.and_then(Shown::offered), Some(GivenView::TemplateFailed { .. }));
-    let namespace = |shown: Option<&Shown>| shown.and_then(|shown| shown.namespace.clone());
-    if failed {
-        Urgency::Failure
-    } else if content(former) == content(next) && namespace(former) == namespace(next) {
-        Urgency::Rest
-    } else {
-        Urgency::Configuration
     }
 }

@@ -8,58 +8,62 @@
 //! * the store of effective configurations, when a text is kept or wanted again ([`crate::effective_configs::Reporters`]);
 //! * its own [`Bridge::run`], which follows the catalog, the index of Agents, and deadlines.
 //!
-//! The order of locks: a shard of a map is held for a look-up only; while an agent is locked, connections may be, but
-//! never a second agent.
+//! The order of locks: a session's, then those of connections, timers, renamings, the writer's queue, or the shard of the
+//! map that it stands in, each for a look-up only. Never a second session's.
 
 mod agents;
+mod assigned;
+mod claim;
 mod connections;
 mod entry;
 mod keeping;
 mod metrics;
+mod renamings;
 mod run;
 mod scrub;
 mod sessions;
+mod shown;
 mod texts;
 mod timers;
 mod views;
+mod wish;
+
+#[cfg(test)]
+mod tests;
 
 use std::{
-    collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 pub use metrics::Metrics;
 
-use self::{connections::Connections, entry::Entry, sessions::Sessions, timers::Timers};
+use self::{
+    connections::Connections, entry::Entry, renamings::Renamings, sessions::Sessions, timers::Timers, wish::Demand,
+};
 use crate::{
-    agents::index::AgentIndex,
-    catalog::CatalogHandle,
+    agents::{index::AgentIndex, summary::AgentSummary},
+    catalog::{Catalog, CatalogHandle},
     effective_configs::Store,
     opamp::{
         InstanceUid,
         now::Now,
-        session::{Changed, Channel, Effects, Outbound, Remembered, Suspicion},
+        session::{Changed, Channel, ConnectionId, Effects, Outbound, Suspicion},
     },
-    server::{Connection, Transport},
-    status::{queue::Urgency, writer::StatusWriter},
+    server::{Connection, Transport, now},
+    status::{queue::Urgency, render::Owner, writer::StatusWriter},
 };
 
 /// Agents on one connection; a gateway carries many, and a liar must not carry any number (AMB-15).
 pub const MAX_AGENTS_PER_CONNECTION: usize = 1_000;
-
-/// How long a new uid that was given out is remembered, so that its first use can be told to whom it was given (AMB-13).
-const RENAMING_GRACE: Duration = Duration::from_secs(600);
 
 /// What a bridge is told at the start.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Where the objects of agents live that no fleet takes.
     pub own_namespace: String,
-    /// The name of this replica.
-    pub replica: String,
-    /// This run of it.
-    pub incarnation: String,
+    /// This replica, in this run of its life.
+    pub owner: Owner,
     /// Sessions held at once, connected or lately gone; more agents are asked to come back later.
     pub max_sessions: usize,
     /// After so much silence an agent that polls over HTTP is gone.
@@ -72,7 +76,7 @@ pub struct Surroundings {
     pub catalog: Arc<CatalogHandle>,
     /// What the API server says of each agent.
     pub index: AgentIndex,
-    /// Where what is to be written is told.
+    /// Where it is told whose status is to be written.
     pub writer: StatusWriter,
     /// Where the texts of effective configurations are kept.
     pub texts: Store,
@@ -88,8 +92,7 @@ pub struct Bridge {
     sessions: Sessions,
     connections: Connections,
     timers: Timers,
-    /// New uids that were given out: to whom, and when.
-    renamed: Mutex<HashMap<InstanceUid, (InstanceUid, Instant)>>,
+    renamings: Mutex<Renamings>,
     metrics: Metrics,
 }
 
@@ -99,7 +102,8 @@ impl Bridge {
     pub fn new(settings: Settings, surroundings: Surroundings, metrics: Metrics) -> Arc<Self> {
         let Surroundings { catalog, index, writer, texts } = surroundings;
         Arc::new(Self {
-            sessions: Sessions::new(settings.max_sessions),
+            sessions: Sessions::new(settings.max_sessions, metrics.sessions.clone()),
+            renamings: Mutex::new(Renamings::new(settings.max_sessions)),
             settings,
             catalog,
             index,
@@ -107,33 +111,31 @@ impl Bridge {
             texts,
             connections: Connections::default(),
             timers: Timers::default(),
-            renamed: Mutex::default(),
             metrics,
         })
     }
 
-    /// Begins with what the API server says of the agent.
-    fn begin(&self, uid: InstanceUid, now: Now) -> Entry {
-        let objects = self.index.get(&uid);
-        let object = objects.iter().max_by_key(|object| object.epoch());
-        let remembered = object.map(|object| Remembered {
-            last_reported: object.last_reported.as_ref().zip(object.state).map(|(hash, state)| (hash.to_vec(), state)),
-            failed: entry::failed_of(object),
-            ..Remembered::default()
-        });
-        let home = object.map(|object| Arc::clone(&object.namespace));
-        Entry::new(uid, remembered, home, self.settings.http_silence, now)
+    /// Begins with what the watch shows of the agent.
+    fn begin(&self, uid: InstanceUid) -> Entry {
+        Entry::new(uid, self.object(uid), &self.settings.owner, self.settings.http_silence)
     }
 
-    /// Whoever gave this uid out need not do so again.
+    /// The object of an agent; while there are two, the one that was claimed last.
+    fn object(&self, uid: InstanceUid) -> Option<Arc<AgentSummary>> {
+        self.index.get(&uid).into_iter().max_by_key(|object| object.epoch())
+    }
+
+    /// Whoever gave this uid out need not do so again, and on its connection the former one is nobody's.
     fn tell_adoption(&self, uid: InstanceUid) {
-        let former = {
-            let mut renamed = lock(&self.renamed);
-            if renamed.is_empty() { None } else { renamed.remove(&uid) }
-        };
-        if let Some((former, _)) = former {
-            self.sessions.with(former, |entry| entry.session.adopted(uid));
-        }
+        let former = lock(&self.renamings).adopt(uid);
+        let Some(former) = former else { return };
+        self.sessions.with(former, |entry| {
+            if let Some(Channel::WebSocket(connection)) = entry.session.adopted(uid)
+                && !entry.session.involves(Channel::WebSocket(connection))
+            {
+                self.connections.leave(connection, former);
+            }
+        });
     }
 
     /// Does what follows from a message, a deadline or a change of the offer. What is for the asking connection comes
@@ -171,25 +173,57 @@ impl Bridge {
         if let Some(text) = effective_config {
             self.keep_text(entry, &text, now);
         }
-        if let Some(urgency) = urgency(changed) {
-            self.writer.touch(uid, urgency);
-        }
+        self.touch(entry, urgency(changed));
+        entry.departed(now);
         self.timers.set(uid, entry.deadline(), &mut entry.timer);
         replies
     }
 
-    fn note_renamings(&self, uid: InstanceUid, reidentified: Vec<(Channel, InstanceUid)>, now: Now) {
-        if reidentified.is_empty() {
-            return;
+    /// Has the agent's status written, if it is this replica's to write.
+    fn touch(&self, entry: &Entry, urgency: Option<Urgency>) {
+        if let Some(urgency) = urgency
+            && entry.claim.is_ours()
+        {
+            self.writer.touch(entry.session.uid(), urgency);
         }
-        let mut renamed = lock(&self.renamed);
-        renamed.retain(|_, (_, given)| now.instant.saturating_duration_since(*given) < RENAMING_GRACE);
+    }
+
+    /// Looks up which fleet takes an agent, if that may have changed, and has written what is new.
+    fn look(&self, entry: &mut Entry, catalog: &Catalog, now: Now) {
+        let news = entry.look(catalog, now);
+        if let Some(fleet) = news.outdated {
+            self.catalog.reread(&fleet.namespace, &fleet.name);
+        }
+        self.touch(entry, news.urgency);
+        self.timers.set(entry.session.uid(), entry.deadline(), &mut entry.timer);
+    }
+
+    /// The same without a message that is being answered: what the agent is to have by that is pushed.
+    fn look_and_push(&self, entry: &mut Entry, now: Now) {
+        let former = entry.hash();
+        self.look(entry, &self.catalog.load(), now);
+        if entry.hash() != former {
+            self.wake(entry);
+        }
+    }
+
+    /// Does what a wish of a person asks for.
+    fn fulfil(&self, entry: &mut Entry, demand: Demand) {
+        match demand {
+            // The writer has been told already.
+            Demand::Nothing | Demand::Write => {}
+            Demand::Offer => {
+                entry.session.reoffer();
+                self.wake(entry);
+            }
+        }
+    }
+
+    fn note_renamings(&self, uid: InstanceUid, reidentified: Vec<(Channel, InstanceUid)>, now: Now) {
         for (channel, new_uid) in reidentified {
             tracing::info!(%uid, %new_uid, ?channel, "another agent spoke under this uid and was given a new one");
             self.metrics.renamed.inc();
-            if renamed.len() < self.settings.max_sessions {
-                renamed.insert(new_uid, (uid, now.instant));
-            }
+            lock(&self.renamings).note(new_uid, uid, now.instant);
         }
     }
 
@@ -204,21 +238,29 @@ impl Bridge {
     /// Has the agent's socket ask what is due to it; one that polls asks by itself.
     fn wake(&self, entry: &Entry) {
         if let Some(Channel::WebSocket(connection)) = entry.session.liveness().channel() {
-            self.connections.wake(connection);
+            self.connections.wake(connection, entry.session.uid());
         }
     }
 
-    /// Takes over where a stretch of presence has begun: through which connection, and who is behind it.
+    /// Takes over where a stretch of presence has begun: through which connection, and who is behind it. Of an agent
+    /// that has come to polling that is known at its next poll.
     fn note_presence(&self, entry: &mut Entry, asking: Option<&Arc<Connection>>) {
-        let Some(channel) = entry.began_elsewhere() else { return };
-        let peer = match (asking, channel) {
+        let Some(stretch) = entry.claim.unclaimed(entry.session.stretch()) else { return };
+        let connection = match (asking, stretch.channel) {
             (Some(connection), channel) if channel_of(connection) == channel => Some(Arc::clone(connection)),
             (_, Channel::WebSocket(connection)) => self.connections.find(connection),
             (_, Channel::Http) => None,
         };
-        if let Some(peer) = peer {
-            entry.speaks_through(&peer);
+        if let Some(connection) = connection {
+            entry.begin(stretch, &connection);
+            self.touch(entry, Some(Urgency::Connection));
         }
+    }
+
+    /// Asks the agent's socket for a sign of life, because a younger session elsewhere has claimed the agent.
+    fn challenge(&self, uid: InstanceUid, connection: ConnectionId) {
+        tracing::debug!(%uid, "another replica has claimed the agent; its socket is asked whether it is alive");
+        self.connections.ping(connection);
     }
 }
 

@@ -1,16 +1,18 @@
 //! What moves sessions besides messages: a new catalog, a change of an object, a deadline.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use tokio::sync::broadcast::error::RecvError;
+use tokio::{
+    sync::broadcast::error::RecvError,
+    time::{MissedTickBehavior, interval},
+};
 use tokio_util::sync::CancellationToken;
 
-use super::Bridge;
-use crate::{
-    agents::index::Change,
-    opamp::{InstanceUid, now::Now},
-    status::queue::Urgency,
-};
+use super::{Bridge, now, timers::Ring};
+use crate::{agents::index::Change, opamp::InstanceUid};
 
 /// Sessions that are looked at in a row before others get a turn.
 const ROW: usize = 256;
@@ -24,107 +26,97 @@ impl Bridge {
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut generation = self.catalog.generation();
         let mut changes = self.index.changes();
-        let mut sweep = tokio::time::interval(SWEEP);
+        let mut sweep = interval(SWEEP);
+        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 Ok(()) = generation.changed() => self.refresh_all().await,
                 change = changes.recv() => match change {
                     Ok(change) => self.follow(&change),
-                    Err(RecvError::Lagged(_)) => self.follow_all().await,
+                    Err(RecvError::Lagged(_)) => self.for_all(|uid| self.learn(uid)).await,
                     Err(RecvError::Closed) => return,
                 },
-                due = self.timers.rung() => due.into_iter().for_each(|uid| self.ring(uid)),
+                due = self.timers.rung() => in_rows(due, |(deadline, uid): Ring| self.ring(uid, deadline)).await,
                 _ = sweep.tick() => self.sweep().await,
             }
         }
     }
 
     /// The catalog is another one. Sockets ask for their own offers; what is shown of each agent follows here, and
-    /// agents that poll are given theirs with the next reply.
+    /// agents that poll are given theirs with the next reply. Of those that have gone nothing is shown.
     async fn refresh_all(&self) {
-        let catalog = self.catalog.load();
-        let uids: Vec<_> = self.sessions.uids().collect();
-        for row in uids.chunks(ROW) {
-            let now = Now::read();
-            for uid in row {
-                self.sessions.with(*uid, |entry| {
-                    if let Some(urgency) = entry.assign(&catalog, None, now) {
-                        self.writer.touch(*uid, urgency);
-                    }
-                    self.timers.set(*uid, entry.deadline(), &mut entry.timer);
-                });
-            }
-            tokio::task::yield_now().await;
-        }
+        self.for_all(|uid| {
+            self.sessions.with(uid, |entry| {
+                if entry.has_spoken() && entry.claim.over_since().is_none() {
+                    // Loaded for each: a snapshot that was swapped meanwhile is not worth the look.
+                    self.look(entry, &self.catalog.load(), now());
+                }
+            });
+        })
+        .await;
     }
 
-    /// An object has changed: by a person, by the leader, or by this replica.
+    /// An object has changed: by a person, by the leader, by another replica or by this one.
     fn follow(&self, change: &Change) {
-        let Some(summary) = change.after.as_ref().or(change.before.as_ref()) else { return };
-        let uid = summary.uid;
-        self.learn(uid);
-        if self.is_others_doing(change) && self.sessions.with(uid, |_| ()).is_some() {
-            self.writer.touch(uid, Urgency::Rest);
+        if let Some(summary) = change.after.as_ref().or(change.before.as_ref()) {
+            self.learn(summary.uid);
         }
     }
 
-    /// Whether the writer has to look at the object anew: it was deleted, its spec has changed, or another replica has
-    /// claimed it. What this replica has written itself comes back, too, and is no reason.
-    fn is_others_doing(&self, change: &Change) -> bool {
-        let Some(after) = &change.after else { return true };
-        let is_respecified = change.before.as_ref().is_some_and(|before| before.generation != after.generation);
-        let is_claimed = after.connection.as_ref().is_some_and(|connection| {
-            *connection.replica != *self.settings.replica || *connection.incarnation != *self.settings.incarnation
-        });
-        is_respecified || is_claimed
-    }
-
-    async fn follow_all(&self) {
-        let uids: Vec<_> = self.sessions.uids().collect();
-        for row in uids.chunks(ROW) {
-            row.iter().for_each(|uid| self.learn(*uid));
-            tokio::task::yield_now().await;
-        }
-    }
-
+    /// Takes over what the watch shows of an agent now.
     fn learn(&self, uid: InstanceUid) {
-        let objects = self.index.get(&uid);
-        let object = objects.iter().max_by_key(|object| object.epoch());
+        let owner = &self.settings.owner;
         self.sessions.with(uid, |entry| {
-            entry.learn(object.map(AsRef::as_ref));
-            let granted = object.and_then(|object| entry.grant_reoffer(object));
-            let assigned = entry.assign(&self.catalog.load(), None, Now::read());
-            if let Some(urgency) = granted.into_iter().chain(assigned).min() {
-                self.writer.touch(uid, urgency);
+            let (urgency, demand) = entry.learn(self.object(uid), owner);
+            self.touch(entry, urgency);
+            self.fulfil(entry, demand);
+            if entry.has_spoken() && entry.claim.over_since().is_none() {
+                self.look_and_push(entry, now());
             }
         });
     }
 
     /// A deadline has passed.
-    fn ring(&self, uid: InstanceUid) {
-        let now = Now::read();
+    fn ring(&self, uid: InstanceUid, deadline: Instant) {
         self.sessions.with(uid, |entry| {
-            entry.timer.rung();
-            let effects = entry.session.expire(now);
-            if let Some(urgency) = entry.assign(&self.catalog.load(), None, now) {
-                self.writer.touch(uid, urgency);
+            if !entry.timer.rings(deadline) {
+                return;
             }
+            let now = now();
+            let effects = entry.session.expire(now);
             // Without an asking connection everything is delivered to where it belongs.
             let _ = self.carry_out(entry, effects, None, now);
+            if entry.has_spoken() && entry.claim.over_since().is_none() {
+                self.look_and_push(entry, now);
+            }
         });
     }
 
     /// Drops sessions of agents that have gone for good, sooner when room gets scarce.
-    async fn sweep(&self) {
-        let scarce = self.sessions.len() > self.settings.max_sessions / 10 * 9;
-        let kept_for = if scarce { Duration::ZERO } else { KEPT_FOR };
-        let uids: Vec<_> = self.sessions.uids().collect();
-        for row in uids.chunks(ROW) {
-            let now = Now::read();
-            row.iter().for_each(|uid| self.sessions.drop_if(*uid, |entry| entry.may_be_dropped(kept_for, now)));
-            tokio::task::yield_now().await;
+    pub(super) async fn sweep(&self) {
+        let kept_for = if self.sessions.are_scarce() { Duration::ZERO } else { KEPT_FOR };
+        self.for_all(|uid| {
+            self.sessions.drop_if(uid, |entry| entry.may_be_dropped(kept_for, &self.settings.owner, now()));
+        })
+        .await;
+    }
+
+    async fn for_all(&self, work: impl FnMut(InstanceUid)) {
+        in_rows(self.sessions.uids().collect(), work).await;
+    }
+}
+
+/// Does something for each, with others getting a turn in between.
+async fn in_rows<T>(all: Vec<T>, mut work: impl FnMut(T)) {
+    let mut left = all.into_iter();
+    loop {
+        for one in left.by_ref().take(ROW) {
+            work(one);
         }
-        self.metrics.sessions.set(i64::try_from(self.sessions.len()).unwrap_or(i64::MAX));
+        if left.len() == 0 {
+            return;
+        }
+        tokio::task::yield_now().await;
     }
 }

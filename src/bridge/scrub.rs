@@ -8,14 +8,17 @@ use crate::{
 };
 
 /// Takes the content of the fleets' Secrets out of every text that is kept or shown of a message.
-pub(super) fn scrub<'f>(message: &mut AgentToServer, fleets: impl Iterator<Item = &'f FleetEntry> + Clone) {
+pub(super) fn scrub(message: &mut AgentToServer, fleets: &[&FleetEntry]) {
     let clean = |text: &mut String| {
-        for fleet in fleets.clone() {
+        for fleet in fleets {
             if let Cow::Owned(cleaned) = fleet.scrub(text) {
                 *text = cleaned;
             }
         }
     };
+    if fleets.is_empty() {
+        return;
+    }
     if let Some(status) = &mut message.remote_config_status {
         clean(&mut status.error_message);
     }

@@ -1,9 +1,9 @@
 //! What the status writer asks of the sessions, and tells them.
 
-use super::Bridge;
+use super::{Bridge, claim::Rival, entry::Entry, now};
 use crate::{
     api::agent::{AgentStatus, ConnectionStatus},
-    opamp::{InstanceUid, now::Now, session::Remembered},
+    opamp::{InstanceUid, session::Remembered},
     status::{recall::recall, view::AgentView, writer::AgentViews},
 };
 
@@ -20,40 +20,59 @@ impl AgentViews for Bridge {
             description: former.description,
             available_components: former.available_components,
         };
+        let owner = &self.settings.owner;
+        let holder = status
+            .connection
+            .as_ref()
+            .filter(|holder| holder.replica != owner.replica || holder.incarnation != owner.incarnation);
         self.sessions.with(*uid, |entry| {
-            entry.session.remember(remembered);
-            entry.reassign();
-            if let Some(urgency) = entry.assign(&self.catalog.load(), None, Now::read()) {
-                self.writer.touch(*uid, urgency);
+            entry.recall(remembered);
+            if let Some(holder) = holder {
+                let liveness = entry.session.liveness();
+                let rival = entry.claim.found(holder, &owner.replica, liveness, now().instant);
+                self.meet(entry, rival, holder);
             }
-            self.wake(entry);
+            if entry.claim.over_since().is_none() {
+                self.look_and_push(entry, now());
+            }
         });
     }
 
     fn written(&self, uid: &InstanceUid, _session: u64, status: &AgentStatus) {
         let granted = status.reoffer.as_ref().map(|reoffer| reoffer.requested_at.0);
         self.sessions.with(*uid, |entry| {
-            if entry.reoffer_is_written(granted) {
-                self.wake(entry);
-            }
+            let demand = entry.written(granted);
+            self.fulfil(entry, demand);
         });
     }
 
     fn superseded(&self, uid: &InstanceUid, session: u64, by: &ConnectionStatus) {
-        self.sessions.with(*uid, |entry| match entry.superseded(session, by.since.0) {
-            super::entry::Rival::None => {}
-            super::entry::Rival::Younger(connection) => self.connections.ping(connection),
-            super::entry::Rival::Older => {
-                tracing::info!(%uid, replica = by.replica, "another agent uses this uid at another replica");
-                let now = Now::read();
-                let effects = entry.session.give_new_uid(now);
-                // Without an asking connection everything is delivered to where it belongs.
-                let _ = self.carry_out(entry, effects, None, now);
-            }
+        self.sessions.with(*uid, |entry| {
+            let liveness = entry.session.liveness();
+            let rival = entry.claim.superseded(session, by, &self.settings.owner.replica, liveness, now().instant);
+            self.meet(entry, rival, by);
         });
     }
 
     fn released(&self, uid: &InstanceUid, session: u64) {
-        self.sessions.with(*uid, |entry| entry.hand_over(session));
+        self.sessions.with(*uid, |entry| entry.released(session, now()));
+    }
+}
+
+impl Bridge {
+    /// Does what follows from a session elsewhere that has claimed the agent.
+    fn meet(&self, entry: &mut Entry, rival: Rival, by: &ConnectionStatus) {
+        let uid = entry.session.uid();
+        match rival {
+            Rival::None => entry.forget_if_over(),
+            Rival::Younger(connection) => self.challenge(uid, connection),
+            Rival::Older => {
+                tracing::info!(%uid, replica = by.replica, "another agent uses this uid at another replica");
+                let now = now();
+                let effects = entry.session.give_new_uid(now);
+                // Without an asking connection everything is delivered to where it belongs.
+                let _ = self.carry_out(entry, effects, None, now);
+            }
+        }
     }
 }

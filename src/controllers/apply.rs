@@ -123,7 +123,7 @@ async fn expect_unchanged(client: &Client, fleet: &AgentFleet) -> Result<(), Err
 }
 
 async fn delete_revision(client: &Client, namespace: &str, stored: StoredRevision) -> Result<(), Error> {
-    let StoredRevision { name, uid, version, hash: _, inputs: _ } = stored;
+    let StoredRevision { name, uid, version, inputs: _ } = stored;
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
     match within(api.delete(&name, &only_as_seen(Some(uid), Some(version)))).await {
         Ok(_) | Err(Error::Outdated) => Ok(()),

@@ -27,6 +27,7 @@ use super::{
 };
 use crate::{
     api::{agent_fleet::AgentFleet, remote_config::RemoteConfig},
+    catalog::stored::revision_secret_name,
     effective_configs::unused::Unused,
     events::Publisher,
     fleets::{census::Census, plan::Made},
@@ -196,9 +197,8 @@ impl Leader {
 
     fn inputs_moved(&mut self, moved: MovedInputs) {
         let now = now();
-        for namespace in moved.revisions {
-            let fleets: Vec<ObjectKey> = self.fleets.named(&namespace, "").map(|(key, _)| key.clone()).collect();
-            for fleet in fleets {
+        for secret in moved.revisions {
+            for fleet in self.owners_of(&secret) {
                 self.agenda.ask(Work::Fleet(fleet), now);
             }
         }
@@ -218,6 +218,16 @@ impl Leader {
         let names = |fleet: &AgentFleet| fleet.spec.remote_configs.iter().any(|entry| entry.name == remote_config.name);
         let all = self.fleets.named(&remote_config.namespace, "");
         all.filter(|(_, fleet)| names(fleet)).map(|(key, _)| key.clone()).collect()
+    }
+
+    /// The fleet whose revision a Secret holds, by its name.
+    fn owners_of(&self, secret: &ObjectKey) -> Vec<ObjectKey> {
+        let owns = |fleet: &AgentFleet| {
+            let uid = fleet.metadata.uid.as_deref().unwrap_or_default();
+            secret.name.starts_with(&revision_secret_name(uid, ""))
+        };
+        let all = self.fleets.named(&secret.namespace, "");
+        all.filter(|(_, fleet)| owns(fleet)).map(|(key, _)| key.clone()).collect()
     }
 
     fn fleet_moved(&mut self, moved: Moved<Arc<AgentFleet>>) {

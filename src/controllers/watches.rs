@@ -25,7 +25,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     api::agent_fleet::AgentFleet,
-    catalog::stored::{HASH_ANNOTATION, INPUTS_ANNOTATION},
+    catalog::stored::INPUTS_ANNOTATION,
     kubernetes::{Part, QuickBackoff, Scope, describe_watch, watch_config},
     lease::replica::{ROLE_LABEL, ROLE_REPLICA, UNCOUNTED_ANNOTATION},
     revisions::inputs::InputEvent,
@@ -44,7 +44,7 @@ pub enum Seen {
 }
 
 /// The annotations that anything here reads.
-const KEPT_ANNOTATIONS: [&str; 3] = [HASH_ANNOTATION, INPUTS_ANNOTATION, UNCOUNTED_ANNOTATION];
+const KEPT_ANNOTATIONS: [&str; 2] = [INPUTS_ANNOTATION, UNCOUNTED_ANNOTATION];
 
 /// A stream that never ends.
 pub type Watches = SelectAll<BoxStream<'static, Seen>>;

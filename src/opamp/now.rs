@@ -12,11 +12,3 @@ pub struct Now {
     /// For what is shown.
     pub wall: Timestamp,
 }
-
-impl Now {
-    /// Reads both clocks. For the shell only: the core is told what time it is.
-    #[must_use]
-    pub fn read() -> Self {
-        Self { instant: Instant::now(), wall: Timestamp::now() }
-    }
-}

@@ -1,6 +1,6 @@
 //! What the server asks of the rest of the operator.
 
-use std::{net::SocketAddr, sync::Arc, time::Instant};
+use std::{net::SocketAddr, sync::Arc};
 
 use bytes::Bytes;
 
@@ -10,8 +10,7 @@ use crate::opamp::{InstanceUid, identity::Identity, now::Now, session::Outbound,
 /// The agents behind the sockets. No call may block: each runs on the task of its connection.
 ///
 /// Calls for one connection never overlap. HTTP requests are connections of their own (CONN-06), one [`Self::receive`]
-/// each, with neither [`Self::deadline`] nor [`Self::closed`]: whether an agent that polls is still there is not the
-/// socket's to say.
+/// each, without [`Self::closed`]: whether an agent that polls is still there is not the socket's to say.
 pub trait Agents: Send + Sync + 'static {
     /// Who this is; asked before a WebSocket is opened and for every HTTP request (AUTH-02).
     fn authenticate(&self, request: &http::request::Parts, remote: SocketAddr) -> Result<Identity, Refusal>;
@@ -23,14 +22,11 @@ pub trait Agents: Send + Sync + 'static {
     /// Answers what is no OpAMP message at all: a text message, a wrong header.
     fn violated(&self, connection: &Arc<Connection>, violation: &Violation, now: Now) -> Exchange;
 
-    /// What is to be said unprompted: called when the catalog's generation has moved, after [`Connection::wake`], and
-    /// when [`Self::deadline`] has passed.
+    /// What is to be said unprompted: called when the catalog's generation has moved, and after [`Connection::wake`].
     fn due(&self, connection: &Arc<Connection>, now: Now) -> Exchange;
 
-    /// When [`Self::due`] must be called at the latest. Once that was called, a later time or none.
-    fn deadline(&self, connection: &Arc<Connection>) -> Option<Instant>;
-
-    /// The peer answered a ping, its own or one that [`Connection::ping`] asked for.
+    /// The peer answered a ping that [`Connection::ping`] asked for (AMB-14). Answers to the pings with which the server
+    /// looks after its connections, and pongs that nobody asked for, are not reported.
     fn pong(&self, connection: &Arc<Connection>, now: Now) -> Exchange;
 
     /// The WebSocket takes no further message. Called once, however it ended.

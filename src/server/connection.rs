@@ -88,15 +88,15 @@ impl Connection {
         self.marks.changed.notified().await;
     }
 
-    pub(super) fn take_wake(&self) -> bool {
+    pub(crate) fn take_wake(&self) -> bool {
         self.marks.wake.swap(false, Ordering::AcqRel)
     }
 
-    pub(super) fn take_ping(&self) -> bool {
+    pub(crate) fn take_ping(&self) -> bool {
         self.marks.ping.swap(false, Ordering::AcqRel)
     }
 
-    pub(super) fn close_reason(&self) -> Option<CloseReason> {
+    pub(crate) fn close_reason(&self) -> Option<CloseReason> {
         self.marks.close.get().copied()
     }
 }

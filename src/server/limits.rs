@@ -35,8 +35,9 @@ pub struct Limits {
     /// report, and still only about 120 MB if a hostile sender makes each two bytes an element of a repeated field. The
     /// specification's main branch names 64 MiB (AMB-22).
     pub message_bytes: usize,
-    /// Bytes of all unfinished messages together, beyond the first 16 KiB of each. Default 128 MiB: 32 messages of the
-    /// largest size; further ones wait, over HTTP they get 503.
+    /// Bytes of all unfinished messages together, beyond the first 16 KiB of each: those that arrive, those that are
+    /// decompressed, and compressed responses on their way. Default 128 MiB: 32 messages of the largest size; further
+    /// ones wait, over HTTP they get 503 and responses are not compressed. Never less than one message.
     pub unfinished_bytes: usize,
     /// Messages a second from one connection. Default 500, which costs about a hundredth of a core; the rest waits in
     /// the peer's socket.

@@ -20,6 +20,7 @@ use super::{
     drain::Drain,
     limits::Limits,
     metrics::Metrics,
+    room::Stored,
 };
 use crate::opamp::{identity::Identity, now::Now, session::ConnectionId};
 
@@ -54,7 +55,10 @@ impl Shared {
             metrics,
             admission: Admission::new(&limits),
             drain: Drain::new(limits.drains_per_second),
-            room: Arc::new(Semaphore::new(limits.unfinished_bytes.min(Semaphore::MAX_PERMITS))),
+            // The largest message must fit, or it would wait for ever.
+            room: Arc::new(Semaphore::new(
+                limits.unfinished_bytes.max(limits.message_bytes).min(Semaphore::MAX_PERMITS),
+            )),
             generation,
             tasks: TaskTracker::new(),
             connections: AtomicU64::new(0),
@@ -68,9 +72,9 @@ impl Shared {
         Arc::new(Connection::new(id, transport, identity, remote))
     }
 
-    /// So much room as a number of permits, never more than there is.
-    pub fn permits(&self, bytes: usize) -> u32 {
-        u32::try_from(bytes.min(self.limits.unfinished_bytes)).unwrap_or(u32::MAX)
+    /// A place for so many bytes at most, out of [`Self::room`].
+    pub fn stored(&self, limit: usize) -> Stored {
+        Stored::new(&self.room, limit)
     }
 
     /// The value of `Retry-After`, in whole seconds (THR-05).

@@ -31,8 +31,6 @@ pub(super) struct Held {
     claim: Claim,
     /// Whether it has to be read before it is written again.
     certainty: Certainty,
-    /// Whether the watch has shown this object: only then does its absence there mean that it is gone.
-    shown: bool,
     /// The object in another namespace that this one replaces.
     pub(super) former: Option<Box<Former>>,
 }
@@ -87,7 +85,6 @@ impl Held {
             past_epoch: 0,
             claim: Claim::None,
             certainty: Certainty::Certain,
-            shown: false,
             former: None,
         };
         held.take(stored);
@@ -113,9 +110,6 @@ impl Held {
     }
 
     fn take(&mut self, stored: Stored) {
-        if *self.object_uid != *stored.object_uid {
-            self.shown = false;
-        }
         self.object_uid = stored.object_uid.into();
         self.resource_version = stored.resource_version.into();
         self.generation = stored.generation;
@@ -204,18 +198,18 @@ impl Held {
         self.certainty = Certainty::Doubtful;
     }
 
-    /// Whether it has to be read first. What the watch shows gives cause for it: a change of the spec, a higher epoch,
-    /// another object of this name, or none any more.
-    pub(super) fn is_doubtful(&mut self, shown: Option<&AgentSummary>) -> bool {
-        let news = match shown {
-            None => self.shown,
-            Some(shown) if *shown.object_uid != *self.object_uid => true,
-            Some(shown) => {
-                self.shown = true;
-                shown.generation > self.generation || shown.epoch() > self.epoch
-            }
-        };
-        news || self.certainty == Certainty::Doubtful
+    /// Whether it has to be read first.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.certainty == Certainty::Doubtful
+    }
+
+    /// Whether what the watch shows is what is held, or an earlier state of it. Versions of one object are numbers that
+    /// grow (Kubernetes 1.35 promises it).
+    pub(super) fn agrees_with(&self, shown: Option<&AgentSummary>) -> bool {
+        let version = |text: &str| text.parse::<u64>().ok();
+        shown.is_some_and(|shown| {
+            *shown.object_uid == *self.object_uid && version(&shown.resource_version) <= version(&self.resource_version)
+        })
     }
 
     /// The status as the API server returned it.

@@ -10,6 +10,7 @@ pub mod difference;
 mod findings;
 mod held;
 pub mod labels;
+mod ledger;
 pub mod metrics;
 mod objects;
 mod pace;
@@ -22,4 +23,4 @@ pub mod view;
 pub mod writer;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -108,9 +108,8 @@ impl Turn {
             self.forget();
             return Ok(Step::Done);
         };
-        let Some(held) = &mut self.held else { return self.adopt_or_create(&view).await };
-        let shown = self.desk.index.get(&self.uid).into_iter().find(|shown| *shown.namespace == *held.namespace);
-        if held.is_doubtful(shown.as_deref()) {
+        let Some(held) = &self.held else { return self.adopt_or_create(&view).await };
+        if held.is_doubtful() {
             return self.read_again(&view).await;
         }
         if held.is_lost_for(view.session) {
@@ -125,7 +124,8 @@ impl Turn {
         self.write(&view).await
     }
 
-    /// The agent is new to this process. Its object, if there is one, knows more than the agent has told yet.
+    /// The agent is new to this process. Its object, if there is one, knows more than the agent has told yet. Of two, as
+    /// a move leaves them that ended in the middle, the one that was claimed last knows the most.
     async fn adopt_or_create(&mut self, view: &AgentView) -> Result<Step, Failure> {
         let absent_from = self.absent_from.as_deref();
         let shown = self
@@ -134,7 +134,7 @@ impl Turn {
             .get(&self.uid)
             .into_iter()
             .filter(|shown| Some(&*shown.namespace) != absent_from)
-            .max_by_key(|shown| (*shown.namespace == *view.namespace, shown.epoch()));
+            .max_by_key(|shown| (shown.epoch(), *shown.namespace == *view.namespace));
         match shown {
             Some(shown) => self.adopt(&shown.namespace).await,
             None => self.create(view).await,

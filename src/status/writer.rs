@@ -1,7 +1,7 @@
 //! The writer: one task that owns what is held of every object, and starts a turn for whoever is due.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -9,13 +9,13 @@ use std::{
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use kube::Client;
 use tokio::{
-    sync::{Notify, watch},
+    sync::{Notify, broadcast::error::RecvError, watch},
     time::{MissedTickBehavior, interval, sleep_until, timeout_at},
 };
 
 use super::{
     budget::{Budget, BudgetLimits},
-    held::Held,
+    ledger::{Ledger, Look},
     metrics::Metrics,
     objects::Objects,
     queue::{self, Urgency, WriteQueue},
@@ -164,7 +164,8 @@ impl StatusWriter {
         index.synced().await;
         let shared = &*self.shared;
         let desk = Arc::new(shared.desk(client, index, views));
-        let mut held: HashMap<InstanceUid, Held> = HashMap::new();
+        let mut ledger = Ledger::default();
+        let mut changes = desk.index.changes();
         let mut turns = FuturesUnordered::new();
         let mut housekeeping = interval(HOUSEKEEPING);
         let mut sweep = interval(SWEEP);
@@ -174,7 +175,7 @@ impl StatusWriter {
             let next = loop {
                 match shared.next(turns.len()) {
                     queue::Turn::Now(uid) => {
-                        let turn = Turn::new(Arc::clone(&desk), Arc::clone(&shared.limits), uid, held.remove(&uid));
+                        let turn = Turn::new(Arc::clone(&desk), Arc::clone(&shared.limits), uid, ledger.hand_out(uid));
                         turns.push(turn.run());
                     }
                     queue::Turn::At(at) => break at,
@@ -183,10 +184,22 @@ impl StatusWriter {
             };
             tokio::select! {
                 Some((uid, kept, ended)) = turns.next(), if !turns.is_empty() => {
-                    held.extend(kept.map(|kept| (uid, kept)));
                     locked(&shared.queue).finish(uid, ended, now());
+                    shared.look_at(uid, ledger.take_back(uid, kept, &desk.index));
                     shared.settled.notify_waiters();
                 }
+                change = changes.recv() => match change {
+                    Ok(change) => {
+                        shared.look_at(change.uid, ledger.follow(change.uid, &desk.index));
+                    }
+                    Err(RecvError::Lagged(_)) => {
+                        for uid in ledger.follow_all(&desk.index) {
+                            shared.look_at(uid, Look::Needed);
+                        }
+                    }
+                    // The index lives as long as the desk.
+                    Err(RecvError::Closed) => {}
+                },
                 () = shared.wake.notified() => {}
                 () = sleep_until(next.into()) => {}
                 _ = housekeeping.tick() => shared.keep_house(&desk),
@@ -227,6 +240,13 @@ impl Shared {
         turn
     }
 
+    fn look_at(&self, uid: InstanceUid, look: Look) {
+        match look {
+            Look::Needless => {}
+            Look::Needed => locked(&self.queue).touch(uid, Urgency::Rest, now()),
+        }
+    }
+
     fn keep_house(&self, desk: &Desk) {
         let (invited, waiting, uncounted) = {
             let mut room = locked(&self.limits.room);
@@ -244,7 +264,7 @@ impl Shared {
         });
         self.metrics.show_queue(queue.waiting(), queue.in_flight());
         self.metrics.show_without_object(waiting);
-        self.metrics.show_budget(locked(&self.limits.budget).level());
+        self.metrics.show_budget(locked(&self.limits.budget).level(now()));
     }
 }
 

@@ -85,7 +85,9 @@ finish() {
   exit $code
 }
 trap finish EXIT
-trap 'exit 130' INT TERM
+# Before the last step an interrupt is a failure, after it the expected end.
+all_shown=''
+trap 'exit $([ -n "$all_shown" ] && echo 0 || echo 130)' INT TERM
 
 own_control_plane() {
   step "Start a local control plane" "etcd, kube-apiserver and kube-controller-manager, as processes of yours on loopback ports."
@@ -240,6 +242,7 @@ fall_ill() {
 }
 
 play_on() {
+  all_shown=1
   printf '\n%sEvery step showed what it should.%s\n' "$green" "$plain"
   [ "${ONCE:-}" != 1 ] || return 0
   cat <<TEXT

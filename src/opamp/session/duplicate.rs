@@ -133,8 +133,14 @@ impl Visitors {
     }
 
     /// The uid is in use: nobody has to be told again.
-    pub(super) fn forget_uid(&mut self, uid: InstanceUid) {
-        self.0.retain(|visitor| visitor.standing != Standing::Renamed { to: uid });
+    pub(super) fn forget_uid(&mut self, uid: InstanceUid) -> Option<Channel> {
+        let place = self.0.iter().position(|visitor| visitor.standing == Standing::Renamed { to: uid })?;
+        Some(self.0.remove(place).channel)
+    }
+
+    /// Whether any of them speaks through this channel.
+    pub(super) fn have(&self, channel: Channel) -> bool {
+        self.0.iter().any(|visitor| visitor.channel == channel)
     }
 }
 

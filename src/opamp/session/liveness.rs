@@ -63,7 +63,7 @@ pub enum Ending {
 pub(super) enum Presence {
     Unheard,
     Here { channel: Channel, since: Timestamp, heard: Instant },
-    Gone { channel: Channel, at: Now, how: Ending },
+    Gone { channel: Channel, since: Timestamp, at: Now, how: Ending },
 }
 
 /// Whether a message began a new stretch of presence.
@@ -92,6 +92,14 @@ impl Presence {
         }
     }
 
+    /// The present or last stretch in which it spoke through one channel: which, and since when.
+    pub(super) fn stretch(self) -> Option<(Channel, Timestamp)> {
+        match self {
+            Self::Here { channel, since, .. } | Self::Gone { channel, since, .. } => Some((channel, since)),
+            Self::Unheard => None,
+        }
+    }
+
     /// The agent was heard.
     pub(super) fn arrive(&mut self, from: Channel, now: Now) -> Arrival {
         match self {
@@ -108,14 +116,14 @@ impl Presence {
 
     /// The agent went, if it was there.
     pub(super) fn depart(&mut self, how: Ending, now: Now) {
-        if let Self::Here { channel, .. } = *self {
-            *self = Self::Gone { channel, at: now, how };
+        if let Self::Here { channel, since, .. } = *self {
+            *self = Self::Gone { channel, since, at: now, how };
         }
     }
 
     /// Whether a message that does not count on is an echo of a session that ended in good order through this channel.
     pub(super) fn said_goodbye_just_now(self, from: Channel, now: Now) -> bool {
-        matches!(self, Self::Gone { channel, at, how: Ending::Goodbye }
+        matches!(self, Self::Gone { channel, at, how: Ending::Goodbye, .. }
             if channel == from && now.instant.saturating_duration_since(at.instant) < STRAGGLERS)
     }
 

@@ -135,11 +135,20 @@ impl Session {
         if self.record.available_components.is_none() {
             self.record.available_components = available_components;
         }
-        if self.reported.contains(Parts::REMOTE_CONFIG_STATUS) {
-            return;
+        let has_reported = self.reported.contains(Parts::REMOTE_CONFIG_STATUS);
+        match (&mut self.record.failed_config, failed) {
+            // What was known of the failure before tells since when it is one, and why if the agent has not said so again.
+            (Some(own), Some(failed)) if own.hash == failed.hash => {
+                own.at = failed.at;
+                if own.error.is_empty() {
+                    own.error = failed.error;
+                }
+            }
+            (own, Some(failed)) if !has_reported => *own = Some(failed),
+            (_, Some(_) | None) => {}
         }
-        if failed.is_some() {
-            self.record.failed_config = failed;
+        if has_reported {
+            return;
         }
         if let Some((hash, _)) = last_reported {
             self.remote_config.remember(hash);
@@ -164,6 +173,13 @@ impl Session {
         self.presence.liveness()
     }
 
+    /// The present or last stretch of time in which it spoke through one channel: which, and since when. It may have
+    /// begun and ended with one message.
+    #[must_use]
+    pub fn stretch(&self) -> Option<(Channel, jiff::Timestamp)> {
+        self.presence.stretch()
+    }
+
     /// A person wants what failed at this agent to be offered once more; [`Self::push`] or the next reply does it.
     pub fn reoffer(&mut self) {
         if remote_config::has_failed(&self.record) {
@@ -178,9 +194,15 @@ impl Session {
         self.full_state.open();
     }
 
-    /// The new uid that was given to a visitor is in use: nobody has to be told again (AMB-13).
-    pub fn adopted(&mut self, new_uid: InstanceUid) {
-        self.visitors.forget_uid(new_uid);
+    /// The new uid that was given to a visitor is in use: nobody has to be told again (AMB-13). Says where that was.
+    pub fn adopted(&mut self, new_uid: InstanceUid) -> Option<Channel> {
+        self.visitors.forget_uid(new_uid)
+    }
+
+    /// Whether the agent, or a visitor who still has to be told something, speaks through this channel.
+    #[must_use]
+    pub fn involves(&self, channel: Channel) -> bool {
+        self.presence.channel() == Some(channel) || self.visitors.have(channel)
     }
 
     /// Whether nobody is there and nobody has to be told a new uid: once its record is written, the session may go.

@@ -109,10 +109,10 @@ impl Router {
         let received = body::read(body, &self.shared).await?;
         let shared = &self.shared;
         shared.metrics.message_received(Transport::Http);
-        shared.metrics.received(Transport::Http, received.bytes.len());
+        shared.metrics.received(Transport::Http, received.len());
         let payload = match coding {
-            Coding::Identity => received.bytes.clone(),
-            Coding::Gzip => coding::inflate(&received.bytes, shared.limits.message_bytes)?,
+            Coding::Identity => received,
+            Coding::Gzip => coding::inflate(&received, shared.stored(shared.limits.message_bytes)).await?,
         };
         let connection = shared.connection(Transport::Http, identity, self.remote);
         let exchange = shared.agents.receive(&connection, payload, now());
@@ -125,16 +125,16 @@ impl Router {
             shared.metrics.uid_header_mismatches.inc();
         }
         let Some(outbound) = exchange.send.into_iter().next() else { return Err(Rejection::NoAnswer) };
-        Ok(self.respond(outbound, coding::of_response(&parts.headers)))
+        Ok(self.respond(outbound, coding::of_response(&parts.headers)).await)
     }
 
-    fn respond(&self, outbound: Outbound, coding: Coding) -> Reply {
+    async fn respond(&self, outbound: Outbound, coding: Coding) -> Reply {
         let Outbound { head, tail } = outbound;
         let tail = tail.unwrap_or_default();
         let compressed = match coding {
             Coding::Identity => None,
-            // Writing to memory does not fail; if it did, the plain bytes would serve as well.
-            Coding::Gzip => coding::deflate([&head, &tail]).ok(),
+            // Where there is no room for it, plain bytes serve as well: what agents share is there already.
+            Coding::Gzip => coding::deflate([&head, &tail], self.shared.stored(usize::MAX)).await.ok(),
         };
         let is_compressed = compressed.is_some();
         let body = compressed.unwrap_or(head).chain(if is_compressed { Bytes::new() } else { tail });

@@ -122,7 +122,7 @@ async fn who_leaves_the_queue_leaves_nothing_behind() {
 async fn of_many_at_once_each_is_served_or_refused_and_served_on_retry() {
     const CLIENTS: usize = 120;
     let (sender, _seen) = mpsc::unbounded_channel();
-    let agents = Arc::new(Echo { seen: sender, tail: Mutex::default(), deadline: Mutex::default() });
+    let agents = Arc::new(Echo { seen: sender, tail: Mutex::default() });
     // A busy machine must not make a client look silent.
     let patient = Limits { head_timeout: Duration::from_secs(600), ..Limits::default() };
     let limits = Limits { handshakes_per_second: 1_000, handshake_queue: 20, unreported: 30, ..patient };

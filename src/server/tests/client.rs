@@ -31,7 +31,7 @@ impl Response {
 #[derive(Debug, Eq, PartialEq)]
 pub enum Frame {
     Binary(Vec<u8>),
-    Ping,
+    Ping(Vec<u8>),
     Pong(Vec<u8>),
     Close(Option<u16>),
 }
@@ -121,7 +121,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         match first {
             0x82 => Frame::Binary(payload),
             0x88 => Frame::Close(payload.first_chunk().map(|code| u16::from_be_bytes(*code))),
-            0x89 => Frame::Ping,
+            0x89 => Frame::Ping(payload),
             0x8a => Frame::Pong(payload),
             _ => panic!("frame {first:x} {payload:?}"),
         }

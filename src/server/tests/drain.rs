@@ -83,7 +83,7 @@ async fn a_request_in_flight_is_answered() {
 #[tokio::test]
 async fn a_drained_listener_has_nothing_left() {
     let (sender, _seen) = mpsc::unbounded_channel();
-    let agents = Arc::new(Echo { seen: sender, tail: Mutex::default(), deadline: Mutex::default() });
+    let agents = Arc::new(Echo { seen: sender, tail: Mutex::default() });
     let generation = watch::Sender::new(0);
     let address = ([127, 0, 0, 1], 0).into();
     let limits = Limits::default();

@@ -10,7 +10,7 @@ mod websocket;
 use std::{
     net::SocketAddr,
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -39,7 +39,6 @@ enum Seen {
 struct Echo {
     seen: mpsc::UnboundedSender<Seen>,
     tail: Mutex<Option<Bytes>>,
-    deadline: Mutex<Option<Instant>>,
 }
 
 impl Echo {
@@ -78,13 +77,8 @@ impl Agents for Echo {
     }
 
     fn due(&self, _: &Arc<Connection>, _: Now) -> Exchange {
-        *self.deadline.lock().unwrap() = None;
         self.say(Seen::Due);
         self.exchange(b"push")
-    }
-
-    fn deadline(&self, _: &Arc<Connection>) -> Option<Instant> {
-        *self.deadline.lock().unwrap()
     }
 
     fn pong(&self, _: &Arc<Connection>, _: Now) -> Exchange {
@@ -108,7 +102,7 @@ pub(super) struct Harness {
 impl Harness {
     pub(super) fn new(limits: Limits) -> Self {
         let (sender, seen) = mpsc::unbounded_channel();
-        let agents = Arc::new(Echo { seen: sender, tail: Mutex::default(), deadline: Mutex::default() });
+        let agents = Arc::new(Echo { seen: sender, tail: Mutex::default() });
         let generation = watch::Sender::new(0);
         let shared = Shared::new(
             "/v1/opamp",

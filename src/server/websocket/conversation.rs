@@ -28,6 +28,10 @@ const OUTGOING_FRAMES: usize = 64;
 /// The longest header of an OpAMP message, which counts as no part of the message (WS-04).
 const LONGEST_HEADER: usize = 10;
 
+/// The payload of a ping that [`Connection::ping`] asked for: its answer repeats it, and so it is told from that of a ping
+/// which only looks after the connection (RFC 6455 §5.5.3).
+const PROOF: &[u8] = b"alive?";
+
 /// What one peer said and is to be told. Whatever it lets in, it answers in order.
 pub struct Conversation {
     shared: Arc<Shared>,
@@ -38,7 +42,10 @@ pub struct Conversation {
     outgoing: VecDeque<Outgoing>,
     bucket: TokenBucket,
     offences: Offences,
-    room: Room,
+    /// The room that the unfinished message has, beyond what is free.
+    room: Option<OwnedSemaphorePermit>,
+    /// So many bytes more are needed before anything more is read.
+    wanted_room: Option<usize>,
     /// No message is taken before.
     paused_until: Option<Instant>,
     /// When the unfinished frame or message began.
@@ -46,6 +53,7 @@ pub struct Conversation {
     unreported: Option<(Unreported, Instant)>,
     heard: Instant,
     pinged: Option<Instant>,
+    proof: Proof,
     closes_at: Option<Instant>,
     ending: Option<Ending>,
 }
@@ -61,22 +69,20 @@ pub enum Ending {
     Lost,
 }
 
+/// Whether the agents wait for a sign of life.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Proof {
+    NotAsked,
+    /// They do; its answer is for all who ask meanwhile.
+    Asked,
+}
+
 /// Where a conversation was broken off.
 pub struct Unheard {
     /// In the midst of a frame, perhaps.
     pub decoder: Decoder,
     /// Read, but not decoded.
     pub unread: Vec<u8>,
-}
-
-/// Whether there is memory for the message that arrives.
-#[derive(Debug)]
-enum Room {
-    /// It is small enough so far.
-    Free,
-    /// So many bytes more are asked for.
-    Wanted(usize, Vec<OwnedSemaphorePermit>),
-    Granted(Vec<OwnedSemaphorePermit>),
 }
 
 impl Conversation {
@@ -89,12 +95,14 @@ impl Conversation {
             outgoing: VecDeque::new(),
             bucket: TokenBucket::new(limits.messages_per_second, limits.message_burst, now.instant),
             offences: Offences::default(),
-            room: Room::Free,
+            room: None,
+            wanted_room: None,
             paused_until: None,
             begun: None,
             unreported: Some((unreported, now.instant + limits.report_timeout)),
             heard: now.instant,
             pinged: None,
+            proof: Proof::NotAsked,
             closes_at: None,
             ending: None,
             shared,
@@ -164,28 +172,24 @@ impl Conversation {
     /// How many bytes of room are needed before anything more is read.
     #[must_use]
     pub fn wanted_room(&self) -> Option<usize> {
-        match &self.room {
-            Room::Wanted(bytes, _) => Some(*bytes),
-            Room::Free | Room::Granted(_) => None,
-        }
+        self.wanted_room
     }
 
     /// Gives the room that was wanted.
     pub fn grant(&mut self, permit: OwnedSemaphorePermit, now: Now) {
-        self.room = match std::mem::replace(&mut self.room, Room::Free) {
-            Room::Free => Room::Granted(vec![permit]),
-            Room::Wanted(_, mut permits) | Room::Granted(mut permits) => {
-                permits.push(permit);
-                Room::Granted(permits)
-            }
-        };
+        self.wanted_room = None;
+        match &mut self.room {
+            Some(held) => held.merge(permit),
+            none => *none = Some(permit),
+        }
         self.resume(now);
     }
 
     /// Carries out what [`Connection`] was asked for.
     pub fn marked(&mut self, now: Now) {
-        if self.connection.take_ping() {
-            self.outgoing.push_back(Outgoing::Ping);
+        if self.connection.take_ping() && self.proof == Proof::NotAsked {
+            self.outgoing.push_back(Outgoing::Ping(Bytes::from_static(PROOF)));
+            self.proof = Proof::Asked;
         }
         if self.connection.take_wake() {
             self.due(now);
@@ -209,9 +213,8 @@ impl Conversation {
     /// When [`Self::expire`] must be called next.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        let agents = self.shared.agents.deadline(&self.connection);
         let reported = self.unreported.as_ref().map(|(_, until)| *until);
-        [agents, self.paused_until, reported, self.ping_deadline(), self.stall_deadline(), self.closes_at]
+        [self.paused_until, reported, self.ping_deadline(), self.stall_deadline(), self.closes_at]
             .into_iter()
             .flatten()
             .min()
@@ -233,12 +236,9 @@ impl Conversation {
             if self.pinged.is_some() {
                 self.end(Ending::Ours(CloseReason::Silent));
             } else {
-                self.outgoing.push_back(Outgoing::Ping);
+                self.outgoing.push_back(Outgoing::Ping(Bytes::new()));
                 self.pinged = Some(now.instant);
             }
-        }
-        if passed(self.shared.agents.deadline(&self.connection)) {
-            self.due(now);
         }
         if passed(self.paused_until) {
             self.paused_until = None;
@@ -265,14 +265,14 @@ impl Conversation {
 
     fn take(&mut self, event: Event, now: Now) {
         match event {
-            Event::Reserve(bytes) => self.want(bytes),
+            Event::Reserve(bytes) => self.wanted_room = Some(bytes),
             Event::Binary(message) => {
-                self.room = Room::Free;
+                self.room = None;
                 self.pace(now);
                 self.receive(message, now);
             }
             Event::Text => {
-                self.room = Room::Free;
+                self.room = None;
                 self.pace(now);
                 self.refuse(&Violation::NotBinary, now);
             }
@@ -280,10 +280,13 @@ impl Conversation {
                 self.pace(now);
                 self.outgoing.push_back(Outgoing::Pong(payload));
             }
-            Event::Pong => {
+            Event::Pong(payload) => {
                 self.pace(now);
-                let exchange = self.shared.agents.pong(&self.connection, now);
-                self.carry_out(exchange, now);
+                if self.proof == Proof::Asked && payload == PROOF {
+                    self.proof = Proof::NotAsked;
+                    let exchange = self.shared.agents.pong(&self.connection, now);
+                    self.carry_out(exchange, now);
+                }
             }
             Event::Close(code) => self.end(Ending::Theirs(code)),
         }
@@ -332,18 +335,10 @@ impl Conversation {
         self.paused_until = self.bucket.take(now.instant);
     }
 
-    fn want(&mut self, bytes: usize) {
-        self.room = match std::mem::replace(&mut self.room, Room::Free) {
-            Room::Free => Room::Wanted(bytes, Vec::new()),
-            Room::Granted(permits) => Room::Wanted(bytes, permits),
-            Room::Wanted(before, permits) => Room::Wanted(before + bytes, permits),
-        };
-    }
-
     fn is_ready(&self) -> bool {
         self.ending.is_none()
             && self.paused_until.is_none()
-            && self.wanted_room().is_none()
+            && self.wanted_room.is_none()
             && self.outgoing.len() < OUTGOING_FRAMES
     }
 

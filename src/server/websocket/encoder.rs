@@ -13,8 +13,8 @@ const OPAMP_HEADER: u8 = 0;
 pub enum Outgoing {
     /// A `ServerToAgent`.
     Message(Outbound),
-    /// Asks for a pong.
-    Ping,
+    /// Asks for a pong with the same payload.
+    Ping(Bytes),
     /// Answers a ping with its payload.
     Pong(Bytes),
     /// Begins the closing handshake.
@@ -30,7 +30,7 @@ impl Outgoing {
             Self::Message(Outbound { head, tail }) => {
                 (0x2, Before::of(&[OPAMP_HEADER]), head, tail.unwrap_or_default())
             }
-            Self::Ping => (0x9, Before::of(&[]), Bytes::new(), Bytes::new()),
+            Self::Ping(payload) => (0x9, Before::of(&[]), payload, Bytes::new()),
             Self::Pong(payload) => (0xa, Before::of(&[]), payload, Bytes::new()),
             Self::Close(reason) => (
                 0x8,
@@ -141,7 +141,8 @@ mod tests {
     #[test]
     fn control_frames_are_as_rfc_6455_has_them() {
         for (outgoing, expected) in [
-            (Outgoing::Ping, b"\x89\x00".to_vec()),
+            (Outgoing::Ping(Bytes::new()), b"\x89\x00".to_vec()),
+            (Outgoing::Ping(Bytes::from_static(b"?")), b"\x89\x01?".to_vec()),
             (Outgoing::Pong(Bytes::from_static(b"Hello")), b"\x8a\x05Hello".to_vec()),
             (Outgoing::CloseReply(None), b"\x88\x00".to_vec()),
             (Outgoing::CloseReply(Some(1000)), b"\x88\x02\x03\xe8".to_vec()),

@@ -134,7 +134,10 @@ async fn moved(generation: &mut watch::Receiver<u64>) {
 
 async fn room(shared: &Shared, wanted: Option<usize>) -> Result<OwnedSemaphorePermit, AcquireError> {
     match wanted {
-        Some(bytes) => Arc::clone(&shared.room).acquire_many_owned(shared.permits(bytes)).await,
+        Some(bytes) => {
+            let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
+            Arc::clone(&shared.room).acquire_many_owned(permits).await
+        }
         None => pending().await,
     }
 }
@@ -230,7 +233,7 @@ fn ends(decoder: &mut Decoder, mut bytes: &[u8]) -> bool {
         match decoder.decode(&mut bytes) {
             Ok(None) => return false,
             Ok(Some(Event::Close(_) | Event::Reserve(_))) | Err(_) => return true,
-            Ok(Some(Event::Binary(_) | Event::Text | Event::Ping(_) | Event::Pong)) => {}
+            Ok(Some(Event::Binary(_) | Event::Text | Event::Ping(_) | Event::Pong(_))) => {}
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::status::writer::{locked, now};
 
 /// What goes wrong with the next request.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     /// It is refused without effect.
     Refuse { code: u16, reason: &'static str, retry_after: u32 },
     /// It has its effect, and is never answered.
@@ -35,12 +35,12 @@ struct State {
 
 /// A handle of the server; clones share it.
 #[derive(Clone, Default)]
-pub(super) struct ApiServer {
+pub(crate) struct ApiServer {
     state: Arc<Mutex<State>>,
 }
 
 impl ApiServer {
-    pub(super) fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         let server = self.clone();
         let service = tower::service_fn(move |request| {
             let server = server.clone();
@@ -50,34 +50,34 @@ impl ApiServer {
     }
 
     /// What was asked, as `PATCH telemetry status`, since the last time.
-    pub(super) fn requests(&self) -> Vec<String> {
+    pub(crate) fn requests(&self) -> Vec<String> {
         std::mem::take(&mut locked(&self.state).requests).into_iter().map(|(request, _)| request).collect()
     }
 
     /// When it was asked, since the last time.
-    pub(super) fn times(&self) -> Vec<std::time::Instant> {
+    pub(crate) fn times(&self) -> Vec<std::time::Instant> {
         std::mem::take(&mut locked(&self.state).requests).into_iter().map(|(_, time)| time).collect()
     }
 
-    pub(super) fn fail_next(&self, fault: Fault) {
+    pub(crate) fn fail_next(&self, fault: Fault) {
         locked(&self.state).faults.push_back(fault);
     }
 
-    pub(super) fn away_until(&self, end: std::time::Instant) {
+    pub(crate) fn away_until(&self, end: std::time::Instant) {
         locked(&self.state).away_until = Some(end);
     }
 
     /// All objects, as a list would show them.
-    pub(super) fn list(&self) -> Vec<Value> {
+    pub(crate) fn list(&self) -> Vec<Value> {
         locked(&self.state).objects.values().cloned().collect()
     }
 
-    pub(super) fn object(&self, namespace: &str, name: &str) -> Option<Value> {
+    pub(crate) fn object(&self, namespace: &str, name: &str) -> Option<Value> {
         locked(&self.state).objects.get(&(namespace.into(), name.into())).cloned()
     }
 
     /// Somebody else creates an object.
-    pub(super) fn put(&self, namespace: &str, name: &str, labels: &Value, status: &Value) {
+    pub(crate) fn put(&self, namespace: &str, name: &str, labels: &Value, status: &Value) {
         let mut state = locked(&self.state);
         let object = json!({"metadata": {"name": name, "labels": labels}, "spec": {}});
         state.create(namespace, object);
@@ -85,12 +85,12 @@ impl ApiServer {
     }
 
     /// Somebody else patches an object.
-    pub(super) fn modify(&self, namespace: &str, name: &str, patch: &Value) {
+    pub(crate) fn modify(&self, namespace: &str, name: &str, patch: &Value) {
         locked(&self.state).modify(namespace, name, patch);
     }
 
     /// Somebody deletes an object.
-    pub(super) fn delete(&self, namespace: &str, name: &str) {
+    pub(crate) fn delete(&self, namespace: &str, name: &str) {
         locked(&self.state).objects.remove(&(namespace.into(), name.into()));
     }
 

@@ -1,6 +1,6 @@
 //! The writer against an API server in memory: what it asks for, in which order, and when.
 
-mod api_server;
+pub(crate) mod api_server;
 mod bench;
 mod claims;
 mod objects;

@@ -1,0 +1,312 @@
+//! Whose an agent's status is, as far as this replica knows.
+//!
+//! An agent may speak to two replicas: its old socket is half open at one while it has connected to the other, or there
+//! are two agents of one uid. Both replicas learn of each other from the epochs in `Agent.status.connection`. What
+//! each does then follows from which session is the older one, on which both agree.
+
+use std::time::Instant;
+
+use jiff::Timestamp;
+
+use crate::{
+    api::agent::{ConnectionStatus, Transport},
+    opamp::session::{Channel, ConnectionId, Liveness},
+};
+
+/// This replica's claim on one agent's status.
+#[derive(Debug, Default)]
+pub(super) struct Claim {
+    /// Counts the claims: each stretch of presence is another one, and so is each that was won back.
+    number: u64,
+    stretch: Option<Stretch>,
+    standing: Standing,
+    /// The epoch of the claim elsewhere that was met, and over which this one may be made all the same.
+    won: i64,
+}
+
+/// A time in which the agent spoke through one channel.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Stretch {
+    pub(super) channel: Channel,
+    pub(super) since: Timestamp,
+}
+
+/// What has become of the claim.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Standing {
+    /// The status is this replica's to write.
+    #[default]
+    Ours,
+    /// A younger session elsewhere has claimed it; the own socket was asked for a sign of life.
+    Disputed { epoch: i64 },
+    /// A session elsewhere has it.
+    Theirs,
+    /// The agent has gone, and nothing is left to be written of that.
+    Over { at: Instant },
+}
+
+/// The session elsewhere that has claimed the same agent.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Rival {
+    /// It may have the agent: here it is not any more.
+    None,
+    /// It is the younger one, and the agent is its own if this socket is dead.
+    Younger(ConnectionId),
+    /// It is the older one, and alive: here is another agent under the same uid.
+    Older,
+}
+
+impl Claim {
+    /// Which claim this is; another number is another epoch.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The present or last stretch of presence.
+    pub(super) fn stretch(&self) -> Option<Stretch> {
+        self.stretch
+    }
+
+    /// Whether this replica writes the status.
+    pub(super) fn is_ours(&self) -> bool {
+        self.standing == Standing::Ours
+    }
+
+    /// Whether a session elsewhere has the agent, and this one knows nothing that speaks against it.
+    pub(super) fn is_theirs(&self) -> bool {
+        self.standing == Standing::Theirs
+    }
+
+    /// Since when nothing is left to be written.
+    pub(super) fn over_since(&self) -> Option<Instant> {
+        match self.standing {
+            Standing::Over { at } => Some(at),
+            Standing::Ours | Standing::Disputed { .. } | Standing::Theirs => None,
+        }
+    }
+
+    /// The stretch of presence that has begun and was not claimed yet.
+    pub(super) fn unclaimed(&self, stretch: Option<(Channel, Timestamp)>) -> Option<Stretch> {
+        let (channel, since) = stretch?;
+        Some(Stretch { channel, since }).filter(|stretch| self.stretch != Some(*stretch))
+    }
+
+    /// A stretch of presence begins, and with it another claim.
+    pub(super) fn begin(&mut self, stretch: Stretch) {
+        self.stretch = Some(stretch);
+        self.number += 1;
+        self.standing = Standing::Ours;
+    }
+
+    /// What was claimed has gone, and is to be made anew.
+    pub(super) fn anew(&mut self) {
+        if self.is_ours() {
+            self.number += 1;
+        }
+    }
+
+    /// The status is claimed anew for the same stretch, over a claim elsewhere of this epoch.
+    pub(super) fn win_from(&mut self, epoch: i64) {
+        self.number += 1;
+        self.standing = Standing::Ours;
+        self.won = epoch;
+    }
+
+    /// A session elsewhere has claimed the status over the claim of this number. The older of two live sessions keeps
+    /// the agent; that of a socket has proved to be alive before it claims anything from a younger one.
+    pub(super) fn superseded(
+        &mut self,
+        number: u64,
+        by: &ConnectionStatus,
+        replica: &str,
+        liveness: Liveness,
+        now: Instant,
+    ) -> Rival {
+        let Some(own) = self.stretch.filter(|_| self.number == number && self.is_ours()) else { return Rival::None };
+        if liveness.channel().is_none() {
+            self.standing = Standing::Over { at: now };
+            return Rival::None;
+        }
+        if is_older(by, replica, own) && by.transport == Transport::WebSocket {
+            self.standing = Standing::Theirs;
+            return Rival::Older;
+        }
+        self.dispute(own, by.epoch)
+    }
+
+    /// The status was not claimed for this stretch yet, and turns out to be held by a session elsewhere. From an older
+    /// one it may be claimed; over a younger one only if this one is alive, and not at all if it is over.
+    pub(super) fn found(
+        &mut self,
+        holder: &ConnectionStatus,
+        replica: &str,
+        liveness: Liveness,
+        now: Instant,
+    ) -> Rival {
+        let may_be_ours = self.is_ours() && self.won < holder.epoch;
+        let Some(own) = self.stretch.filter(|own| may_be_ours && !is_older(holder, replica, *own)) else {
+            return Rival::None;
+        };
+        if liveness.channel().is_none() {
+            self.standing = Standing::Over { at: now };
+            return Rival::None;
+        }
+        self.dispute(own, holder.epoch)
+    }
+
+    fn dispute(&mut self, own: Stretch, epoch: i64) -> Rival {
+        match own.channel {
+            Channel::WebSocket(connection) => {
+                self.standing = Standing::Disputed { epoch };
+                Rival::Younger(connection)
+            }
+            // An agent that polls was seen elsewhere later: it has moved there.
+            Channel::Http => {
+                self.standing = Standing::Theirs;
+                Rival::None
+            }
+        }
+    }
+
+    /// The socket has answered. Says whether the status has to be claimed back, which is then done.
+    pub(super) fn is_alive(&mut self) -> bool {
+        let Standing::Disputed { epoch } = self.standing else { return false };
+        self.win_from(epoch);
+        true
+    }
+
+    /// It is written that the stretch of this claim is over, or was never worth an object.
+    pub(super) fn released(&mut self, number: u64, liveness: Liveness, now: Instant) {
+        if self.number == number && self.is_ours() && liveness.channel().is_none() {
+            self.standing = Standing::Over { at: now };
+        }
+    }
+
+    /// The agent has gone. If the status is not this replica's, nothing is left to be done.
+    pub(super) fn departed(&mut self, now: Instant) {
+        match self.standing {
+            Standing::Disputed { .. } | Standing::Theirs => self.standing = Standing::Over { at: now },
+            Standing::Ours | Standing::Over { .. } => {}
+        }
+    }
+}
+
+/// Whether a session elsewhere began before the own stretch. The status tells whole seconds; within one, the name of the
+/// replica decides, so that both sides agree.
+fn is_older(other: &ConnectionStatus, replica: &str, own: Stretch) -> bool {
+    (other.since.0.as_second(), other.replica.as_str()) < (own.since.as_second(), replica)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    use super::*;
+    use crate::opamp::session::Ending;
+
+    const SOCKET: Channel = Channel::WebSocket(ConnectionId::new(7));
+
+    fn at(seconds: i64, nanoseconds: i32) -> Timestamp {
+        Timestamp::constant(1_800_000_000 + seconds, nanoseconds)
+    }
+
+    fn by(transport: Transport, replica: &str, since: Timestamp) -> ConnectionStatus {
+        ConnectionStatus {
+            transport,
+            replica: replica.into(),
+            incarnation: "other".into(),
+            epoch: 2,
+            // The status has whole seconds only.
+            since: Time(Timestamp::constant(since.as_second(), 0)),
+            method: "Anonymous".into(),
+            identity: "anonymous".into(),
+            remote_address: "10.0.0.9:1".into(),
+        }
+    }
+
+    fn socket_elsewhere(since: Timestamp) -> ConnectionStatus {
+        by(Transport::WebSocket, "z", since)
+    }
+
+    fn claimed(channel: Channel, since: Timestamp) -> (Claim, Liveness) {
+        let mut claim = Claim::default();
+        claim.begin(claim.unclaimed(Some((channel, since))).expect("a new stretch"));
+        assert_eq!(claim.unclaimed(Some((channel, since))), None);
+        (claim, Liveness::Connected { channel, since })
+    }
+
+    #[test]
+    fn the_older_of_two_live_sessions_keeps_the_agent_and_both_know_which_that_is() {
+        // DUP-02, AMB-14
+        const POLLS: Channel = Channel::Http;
+        let younger = Rival::Younger(ConnectionId::new(7));
+        for (case, own, (transport, replica, theirs), expected) in [
+            ("they came later", SOCKET, (Transport::WebSocket, "b", at(11, 0)), younger),
+            ("they came first", SOCKET, (Transport::WebSocket, "b", at(9, 0)), Rival::Older),
+            ("the same second, a name behind", SOCKET, (Transport::WebSocket, "z", at(10, 0)), younger),
+            ("the same second, a name before", SOCKET, (Transport::WebSocket, "a", at(10, 900)), Rival::Older),
+            ("who polls cannot prove to be older", SOCKET, (Transport::Http, "a", at(9, 0)), younger),
+            ("who polls has moved to a socket", POLLS, (Transport::WebSocket, "z", at(11, 0)), Rival::None),
+            ("who polls has moved to other polls", POLLS, (Transport::Http, "z", at(11, 0)), Rival::None),
+            ("polls take turns at two replicas", POLLS, (Transport::Http, "z", at(9, 0)), Rival::None),
+            ("who polls under the uid of a socket", POLLS, (Transport::WebSocket, "z", at(9, 0)), Rival::Older),
+        ] {
+            let (mut claim, liveness) = claimed(own, at(10, 500));
+            let by = by(transport, replica, theirs);
+            assert_eq!(claim.superseded(1, &by, "m", liveness, Instant::now()), expected, "{case}");
+            assert!(!claim.is_ours(), "{case}: not a word more");
+        }
+    }
+
+    #[test]
+    fn a_claim_is_disputed_until_the_socket_answers_or_ends() {
+        let now = Instant::now();
+        let (mut claim, liveness) = claimed(SOCKET, at(10, 0));
+        assert!(!claim.is_alive(), "nothing is disputed");
+        let _ = claim.superseded(1, &socket_elsewhere(at(11, 0)), "m", liveness, now);
+        assert!(claim.is_alive());
+        assert_eq!((claim.number(), claim.is_ours()), (2, true), "claimed back, with the next epoch");
+        assert!(!claim.is_alive(), "once");
+        let _ = claim.found(&socket_elsewhere(at(11, 0)), "m", liveness, now);
+        assert!(claim.is_ours(), "what was won is not disputed a second time");
+        let _ = claim.superseded(1, &socket_elsewhere(at(11, 0)), "m", liveness, now);
+        assert!(claim.is_ours(), "that was about an earlier claim");
+        let _ = claim.superseded(2, &socket_elsewhere(at(11, 0)), "m", liveness, now);
+        claim.departed(now);
+        assert_eq!(claim.over_since(), Some(now), "the other has it, and writes");
+    }
+
+    #[test]
+    fn only_what_was_written_of_this_very_stretch_ends_it() {
+        let now = Instant::now();
+        let (mut claim, here) = claimed(SOCKET, at(10, 0));
+        let gone = Liveness::Disconnected { since: at(20, 0), how: Ending::SocketClosed };
+        claim.departed(now);
+        assert!(claim.is_ours(), "that it has gone is still to be written");
+        claim.released(1, here, now);
+        claim.released(0, gone, now);
+        assert!(claim.is_ours(), "it has come back, or that was an earlier one");
+        claim.released(1, gone, now);
+        assert_eq!(claim.over_since(), Some(now));
+        claim.begin(Stretch { channel: SOCKET, since: at(30, 0) });
+        assert_eq!((claim.number(), claim.is_ours()), (2, true));
+    }
+
+    #[test]
+    fn nothing_is_taken_from_a_later_session_without_a_sign_of_life() {
+        let now = Instant::now();
+        let gone = Liveness::Disconnected { since: at(20, 0), how: Ending::SocketClosed };
+        let younger = Rival::Younger(ConnectionId::new(7));
+        for (case, own, holder, is_here, expected) in [
+            ("a live socket finds a later session", SOCKET, at(15, 0), true, (younger, false, false)),
+            ("a live socket finds an earlier session", SOCKET, at(5, 0), true, (Rival::None, true, false)),
+            ("polls find a later session", Channel::Http, at(15, 0), true, (Rival::None, false, false)),
+            ("a stretch that is over finds a later session", SOCKET, at(15, 0), false, (Rival::None, false, true)),
+            ("a stretch that is over finds an earlier session", SOCKET, at(5, 0), false, (Rival::None, true, false)),
+        ] {
+            let (mut claim, here) = claimed(own, at(10, 0));
+            let rival = claim.found(&socket_elsewhere(holder), "m", if is_here { here } else { gone }, now);
+            assert_eq!((rival, claim.is_ours(), claim.over_since().is_some()), expected, "{case}");
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! Replicas in process: scripted agents on one side, an API server in memory on the other, and a clock that tests move.
+
+mod bench;
+mod claims;
+mod duplicates;
+mod gateways;
+mod moves;
+mod offers;
+mod room;
+mod secrets;
+mod settling;
+mod texts;
+mod wishes;
