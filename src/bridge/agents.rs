@@ -53,13 +53,11 @@ impl Agents for Bridge {
         if taken.as_ref().is_none_or(|(_, place)| *place == Place::Left) {
             self.connections.leave(connection.id, uid);
         }
-        match taken {
-            Some((send, _)) => Exchange { send, speaker: Some(uid), violation: None, then: Then::Continue },
-            None => {
-                self.metrics.sessions_refused.inc();
-                Self::refuse(uid, "there is no room for another agent now")
-            }
-        }
+        let Some((send, _)) = taken else {
+            self.metrics.sessions_refused.inc();
+            return Self::refuse(uid, "there is no room for another agent now");
+        };
+        Exchange { send, speaker: Some(uid), violation: None, then: Then::Continue }
     }
 
     fn violated(&self, connection: &Arc<Connection>, violation: &Violation, _now: Now) -> Exchange {

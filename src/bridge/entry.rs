@@ -246,8 +246,8 @@ impl Entry {
         }
         let Some(object) = self.object.as_deref() else {
             // Deleted by a person, most likely. The writer finds out when it writes the next claim.
-            former.iter().for_each(|_| self.claim.anew());
-            return (former.map(|_| Urgency::Rest), Demand::Nothing);
+            let has_gone = former.map(|_| self.claim.anew());
+            return (has_gone.map(|()| Urgency::Rest), Demand::Nothing);
         };
         // A new object has generation 1.
         let is_respecified = object.generation != former.as_ref().map_or(1, |former| former.generation);
@@ -307,8 +307,8 @@ impl Entry {
     fn shown(&self) -> Option<&Shown> {
         const UNDESCRIBED: &Shown = &Shown::Unmatched(UnmatchedBecause::DescriptionMissing);
         let is_unread = self.object.is_some() && self.recalled == Recalled::NotYet;
-        let lacks_description = self.session.record().description.is_none();
-        self.assigned.shown().or((is_unread && lacks_description).then_some(UNDESCRIBED))
+        let nothing = || (is_unread && self.session.record().description.is_none()).then_some(UNDESCRIBED);
+        self.assigned.shown().or_else(nothing)
     }
 }
 

@@ -58,7 +58,9 @@ pub(super) async fn fetch(client: &Client, source: &Source) -> Fetched {
     match found {
         Ok((version, content)) => Fetched::Known { version: version.unwrap_or_default(), content: Arc::new(content) },
         Err(Error::Outdated) => Fetched::Missing,
-        Err(error @ (Error::Refused(_) | Error::Silent | Error::Occupied(_))) => Fetched::Failed(error.to_string()),
+        Err(error @ (Error::TooMany { .. } | Error::Refused(_) | Error::Silent | Error::Occupied(_))) => {
+            Fetched::Failed(error.to_string())
+        }
     }
 }
 
@@ -91,7 +93,7 @@ fn noted(agent: &AgentSummary, outcome: Result<(), Error>) -> Option<AgentKey> {
     match outcome {
         Ok(()) => Some(key(agent)),
         Err(Error::Outdated) => None,
-        Err(error @ (Error::Refused(_) | Error::Silent | Error::Occupied(_))) => {
+        Err(error @ (Error::TooMany { .. } | Error::Refused(_) | Error::Silent | Error::Occupied(_))) => {
             tracing::debug!(uid = %agent.uid, %error, "an agent without a session was not written");
             None
         }

@@ -145,9 +145,9 @@ impl Leader {
     /// Checks a RemoteConfig's files; `None` while content has still to be fetched, after which it is due again.
     fn examine(&mut self, key: &ObjectKey, remote_config: &RemoteConfig, now: Instant) -> Option<Arc<Examined>> {
         let (examined, stale_at) = match self.gather(remote_config, now) {
-            Gathered::Complete(bodies) => (Examined::Inspected(inspect(&remote_config.spec, &bodies)), None),
+            Gathered::Complete(bodies) => (Examined::inspected(&inspect(&remote_config.spec, &bodies)), None),
             Gathered::Unread => return None,
-            Gathered::Unreadable(why) => (Examined::Unreadable(why), Some(now + RETRY)),
+            Gathered::Unreadable(why) => (Examined::unreadable(why), Some(now + RETRY)),
         };
         if let Some(time) = stale_at {
             self.agenda.ask(Work::RemoteConfig(key.clone()), time);
@@ -155,16 +155,18 @@ impl Leader {
         Some(self.held_remote_configs.entry(key.clone()).or_default().make(examined, stale_at))
     }
 
-    /// The bodies of a RemoteConfig; what is missing of them is fetched.
+    /// The bodies of a RemoteConfig; what is missing of them is ordered.
     fn gather(&mut self, remote_config: &RemoteConfig, now: Instant) -> Gathered {
-        for order in self.inputs.order(remote_config, now) {
-            let context = Arc::clone(&self.context);
-            self.tasks.spawn(async move {
-                let outcome = fetch(&context.client, &order.source).await;
-                Done::Fetched(order, outcome)
-            });
-        }
+        self.orders.extend(self.inputs.order(remote_config, now));
         self.inputs.bodies(remote_config)
+    }
+
+    pub(super) fn fetch(&mut self, order: Fetch) {
+        let context = Arc::clone(&self.context);
+        self.tasks.spawn(async move {
+            let outcome = fetch(&context.client, &order.source).await;
+            Done::Fetched(order, outcome)
+        });
     }
 
     /// Content has arrived: whoever waits for it is due, without a further pause.

@@ -4,7 +4,7 @@
 //! in tasks of their own, at most one for each object. Nothing is shared, so nothing is locked.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -45,6 +45,13 @@ pub(super) const COUNTING: Duration = Duration::from_secs(1);
 pub(super) const ROUNDS: Duration = Duration::from_secs(5);
 /// The pause until the watch has shown what made a plan outdated.
 const OUTDATED: Duration = Duration::from_millis(200);
+/// Tasks under way at the same time, each with one request to the API server at most: with every object due at once
+/// after a start, more would make it refuse requests, those of agents' status among them.
+pub(super) const AT_ONCE: usize = 16;
+/// How long nothing is begun after the API server has asked for it without saying for how long.
+const BREATHER: Duration = Duration::from_secs(1);
+/// The longest `Retry-After` that is believed.
+const LONGEST_BREATHER: Duration = Duration::from_secs(60);
 /// Events that are taken in before anything is planned.
 const EVENTS_AT_ONCE: usize = 256;
 
@@ -85,6 +92,10 @@ pub(super) struct Leader {
     pub(super) publisher: Publisher,
     pub(super) agenda: Agenda<Work>,
     pub(super) tasks: JoinSet<Done>,
+    /// Content that is to be fetched as soon as a task may be begun.
+    pub(super) orders: VecDeque<Fetch>,
+    /// Nothing is begun before: the API server has asked for it.
+    rests_until: Option<Instant>,
     pub(super) inputs: WatchedInputs,
     pub(super) fleets: Mirror<Arc<AgentFleet>>,
     pub(super) held_fleets: BTreeMap<ObjectKey, Held<AgentFleet, Made>>,
@@ -118,6 +129,8 @@ impl Leader {
             publisher,
             agenda: Agenda::default(),
             tasks: JoinSet::new(),
+            orders: VecDeque::new(),
+            rests_until: None,
             inputs: WatchedInputs::new(&parts),
             fleets: Mirror::new(parts),
             held_fleets: BTreeMap::new(),
@@ -142,8 +155,7 @@ impl Leader {
         self.agenda.ask(Work::Chores, now());
         let ended = loop {
             self.hand_out();
-            let due = self.agenda.next_time().filter(|_| self.knows_enough());
-            let alarm = time::Instant::from_std(due.unwrap_or_else(|| now() + ROUNDS));
+            let alarm = time::Instant::from_std(self.next_time().unwrap_or_else(|| now() + ROUNDS));
             tokio::select! {
                 () = stop.cancelled() => break Ended::Stopped,
                 Some(seen) = watches.next() => seen.into_iter().for_each(|seen| self.see(seen)),
@@ -175,7 +187,7 @@ impl Leader {
             && *self.context.catalog.synced().borrow()
     }
 
-    fn see(&mut self, seen: Seen) {
+    pub(super) fn see(&mut self, seen: Seen) {
         match seen {
             Seen::Input(part, event) => {
                 let moved = self.inputs.apply(&part, event);
@@ -201,6 +213,9 @@ impl Leader {
             for fleet in self.owners_of(&secret) {
                 self.agenda.ask(Work::Fleet(fleet), now);
             }
+        }
+        for key in moved.restated {
+            self.agenda.ask(Work::RemoteConfig(key), now);
         }
         for key in moved.remote_configs {
             for fleet in self.fleets_of(&key) {
@@ -260,23 +275,43 @@ impl Leader {
         }
     }
 
-    fn hand_out(&mut self) {
-        if !self.knows_enough() {
-            return;
+    /// When something may be begun, unless a task or an event comes before.
+    pub(super) fn next_time(&self) -> Option<Instant> {
+        if !self.knows_enough() || self.tasks.len() >= AT_ONCE {
+            return None;
         }
-        while let Some(work) = self.agenda.next_due(now()) {
-            match work {
-                Work::RemoteConfig(key) => self.remote_config_due(key),
-                Work::Fleet(key) => self.fleet_due(key),
-                Work::Count => self.count(),
-                Work::Chores => self.do_chores(),
+        let due = if self.orders.is_empty() { self.agenda.next_time() } else { Some(now()) };
+        due.map(|due| self.rests_until.map_or(due, |rest| due.max(rest)))
+    }
+
+    pub(super) fn hand_out(&mut self) {
+        while self.knows_enough() && self.tasks.len() < AT_ONCE && self.rests_until.is_none_or(|rest| rest <= now()) {
+            if let Some(order) = self.orders.pop_front() {
+                self.fetch(order);
+                continue;
+            }
+            match self.agenda.next_due(now()) {
+                Some(Work::RemoteConfig(key)) => self.remote_config_due(key),
+                Some(Work::Fleet(key)) => self.fleet_due(key),
+                Some(Work::Count) => self.count(),
+                Some(Work::Chores) => self.do_chores(),
+                None => return,
             }
         }
     }
 
-    fn finish(&mut self, done: Done) {
+    /// The API server may ask for a rest, and has everybody's writes slowed down by that.
+    fn note<T>(&mut self, outcome: &Result<T, Error>) {
+        self.context.note(outcome);
+        if let Err(Error::TooMany { retry_after }) = outcome {
+            self.rests_until = Some(now() + retry_after.unwrap_or(BREATHER).min(LONGEST_BREATHER));
+        }
+    }
+
+    pub(super) fn finish(&mut self, done: Done) {
         match done {
             Done::Fleet(written) => {
+                self.note(&written.outcome);
                 let key = written.key.clone();
                 self.agenda.end(&Work::Fleet(key.clone()));
                 let held = self.held_fleets.entry(key.clone()).or_default();
@@ -285,6 +320,7 @@ impl Leader {
                 self.ask_for_count();
             }
             Done::RemoteConfig(written) => {
+                self.note(&written.outcome);
                 let key = written.key.clone();
                 self.agenda.end(&Work::RemoteConfig(key.clone()));
                 let held = self.held_remote_configs.entry(key.clone()).or_default();
@@ -328,7 +364,7 @@ fn conclude<K: kube::Resource, M>(kind: &str, held: &mut Held<K, M>, written: Wr
             held.outdated();
             now + OUTDATED
         }
-        Err(error @ (Error::Refused(_) | Error::Silent | Error::Occupied(_))) => {
+        Err(error @ (Error::TooMany { .. } | Error::Refused(_) | Error::Silent | Error::Occupied(_))) => {
             tracing::warn!(kind, %key, %error, "a plan was not applied, it is made anew");
             held.failed(now)
         }

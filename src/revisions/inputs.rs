@@ -105,6 +105,8 @@ pub struct StoredRevision {
 pub struct MovedInputs {
     /// RemoteConfigs, themselves or by what they refer to.
     pub remote_configs: BTreeSet<ObjectKey>,
+    /// RemoteConfigs of which maybe only the status was written: by the leader, or by somebody who should not have.
+    pub restated: BTreeSet<ObjectKey>,
     /// Secrets of revisions that appeared, changed or vanished.
     pub revisions: BTreeSet<ObjectKey>,
 }
@@ -154,10 +156,14 @@ impl WatchedInputs {
             InputEvent::RemoteConfig(event) => {
                 let moved = self.remote_configs.apply(part, event, readable);
                 let generation = |object: &Arc<RemoteConfig>| (object.metadata.uid.clone(), object.metadata.generation);
-                let spec_moved = moved.into_iter().filter(|moved| {
+                let (spec_moved, restated): (Vec<_>, Vec<_>) = moved.into_iter().partition(|moved| {
                     moved.former.as_ref().map(generation) != self.remote_configs.get(&moved.key).map(generation)
                 });
-                MovedInputs { remote_configs: spec_moved.map(|moved| moved.key).collect(), ..MovedInputs::default() }
+                MovedInputs {
+                    remote_configs: spec_moved.into_iter().map(|moved| moved.key).collect(),
+                    restated: restated.into_iter().map(|moved| moved.key).collect(),
+                    ..MovedInputs::default()
+                }
             }
             InputEvent::ConfigMap(event) => {
                 let moved = self.config_maps.apply(part, event, |_| Some(()));
@@ -169,7 +175,7 @@ impl WatchedInputs {
                 let revisions = moved.iter().map(|moved| &moved.key).filter(|key| key.name.starts_with(NAME_PREFIX));
                 let revisions = revisions.cloned().collect();
                 let sources = moved.into_iter().map(|moved| Source { kind: SourceKind::Secret, key: moved.key });
-                MovedInputs { remote_configs: self.referring(sources), revisions }
+                MovedInputs { remote_configs: self.referring(sources), revisions, ..MovedInputs::default() }
             }
         }
     }
@@ -392,7 +398,8 @@ mod tests {
         let mut written = remote_config(1, "token");
         written.metadata.resource_version = Some("9".into());
         let status = InputEvent::RemoteConfig(Event::Apply(DeserializeGuard(Ok(written))));
-        assert_eq!(moved(&mut inputs, status), BTreeSet::new(), "our own status");
+        let moved_by_status = inputs.apply(&None, status);
+        assert_eq!((moved_by_status.remote_configs, moved_by_status.restated), (BTreeSet::new(), base()));
         assert_eq!(moved(&mut inputs, InputEvent::RemoteConfig(Event::Apply(guarded(2, "token")))), base());
     }
 

@@ -68,6 +68,17 @@ impl Admission {
         }
     }
 
+    /// The slot of a connection that has come now: what was one too many when the slot was given may be so no more.
+    pub fn review(&self, slot: Slot) -> Slot {
+        match slot.standing {
+            Standing::Regular => slot,
+            Standing::Surplus => {
+                let permit = Arc::clone(&self.connections).try_acquire_owned().ok();
+                Slot::new(Standing::Regular, permit).unwrap_or(slot)
+            }
+        }
+    }
+
     /// When this handshake may go on, or `None` if too many wait already.
     pub fn turn(&self, now: Instant) -> Option<Instant> {
         self.ramp.lock().unwrap_or_else(PoisonError::into_inner).turn(now)
@@ -102,11 +113,14 @@ mod tests {
         let slot = || admission.slot().now_or_never().flatten();
         let regular: Vec<_> = (0..2).filter_map(|_| slot()).collect();
         assert!(regular.iter().all(|slot| slot.standing == Standing::Regular));
-        let surplus: Vec<_> = (0..SURPLUS).filter_map(|_| slot()).collect();
+        let mut surplus: Vec<_> = (0..SURPLUS).filter_map(|_| slot()).collect();
         assert_eq!(surplus.len(), SURPLUS);
         assert!(surplus.iter().all(|slot| slot.standing == Standing::Surplus));
         assert!(slot().is_none(), "the kernel keeps the rest");
+        let one = admission.review(surplus.pop().unwrap());
+        assert_eq!(one.standing, Standing::Surplus);
         drop(regular);
+        assert_eq!(admission.review(one).standing, Standing::Regular, "there is room when it is used");
         assert_eq!(slot().map(|slot| slot.standing), Some(Standing::Regular));
     }
 

@@ -124,6 +124,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 async fn next(listener: &TcpListener, shared: &Arc<Shared>) -> io::Result<()> {
     let Some(slot) = shared.admission.slot().await else { return Ok(()) };
     let (stream, remote) = listener.accept().await?;
+    let slot = shared.admission.review(slot);
     // Replies are whole messages: waiting for more to send only delays them.
     stream.set_nodelay(true)?;
     shared.tasks.spawn(http::serve(stream, remote, slot, Arc::clone(shared)));

@@ -30,6 +30,15 @@ impl Ramp {
     }
 }
 
+/// Bytes that cost as much as a message: a large one takes as long to decode as many small ones.
+const BYTES_PER_TOKEN: usize = 4 << 10;
+
+/// What a message of so many bytes takes out of a [`TokenBucket`].
+#[must_use]
+pub fn tokens(bytes: usize) -> u32 {
+    u32::try_from(1 + bytes / BYTES_PER_TOKEN).unwrap_or(u32::MAX)
+}
+
 /// Lets a burst through and then a steady rate.
 #[derive(Debug)]
 pub struct TokenBucket {
@@ -47,9 +56,9 @@ impl TokenBucket {
         Self { spacing, burst: spacing.saturating_mul(burst), paid_until: now }
     }
 
-    /// Takes a token. Tells when the next one may be taken, if that is later than now.
-    pub fn take(&mut self, now: Instant) -> Option<Instant> {
-        self.paid_until = self.paid_until.max(now) + self.spacing;
+    /// Takes so many tokens. Tells when more may be taken, if that is later than now.
+    pub fn take(&mut self, tokens: u32, now: Instant) -> Option<Instant> {
+        self.paid_until = self.paid_until.max(now) + self.spacing.saturating_mul(tokens);
         let over = (self.paid_until - now).checked_sub(self.burst)?;
         (!over.is_zero()).then(|| now + over)
     }
@@ -98,11 +107,22 @@ mod tests {
         let start = Instant::now();
         let mut bucket = TokenBucket::new(100, 5, start);
         for token in 0..5 {
-            assert_eq!(bucket.take(start), None, "token {token}");
+            assert_eq!(bucket.take(1, start), None, "token {token}");
         }
-        let next = bucket.take(start).unwrap();
+        let next = bucket.take(1, start).unwrap();
         assert_eq!(next, start + MILLISECOND * 10, "100 a second");
-        assert_eq!(bucket.take(next).unwrap(), next + MILLISECOND * 10);
-        assert_eq!(bucket.take(start + Duration::from_secs(60)), None, "full again");
+        assert_eq!(bucket.take(1, next).unwrap(), next + MILLISECOND * 10);
+        assert_eq!(bucket.take(5, start + Duration::from_secs(60)), None, "full again");
+    }
+
+    #[test]
+    fn a_large_message_costs_as_much_as_many_small_ones() {
+        for (bytes, cost) in [(0, 1), (4_095, 1), (4_096, 2), (4 << 20, 1_025)] {
+            assert_eq!(tokens(bytes), cost, "{bytes} bytes");
+        }
+        let start = Instant::now();
+        let mut bucket = TokenBucket::new(500, 2_000, start);
+        assert_eq!(bucket.take(tokens(4 << 20), start), None);
+        assert_eq!(bucket.take(tokens(4 << 20), start), Some(start + MILLISECOND * 100), "50 too many, 2 ms each");
     }
 }

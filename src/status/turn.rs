@@ -3,16 +3,13 @@
 //! A turn is a loop of small steps over what is held of the object: adopt, create, read again, move, write. After each
 //! the view is asked anew, so that what is written is the latest.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Instant,
-};
+use std::sync::{Arc, Mutex};
 
 use jiff::Timestamp;
 use tracing::{debug, warn};
 
 use super::{
-    budget::Budget,
+    budget::{Budget, Heard},
     difference::difference,
     held::{Held, Ownership},
     labels::labels,
@@ -110,7 +107,7 @@ impl Turn {
         };
         let Some(held) = &self.held else { return self.adopt_or_create(&view).await };
         if held.is_doubtful() {
-            return self.read_again(&view).await;
+            return self.read_again().await;
         }
         if held.is_lost_for(view.session) {
             if !view.is_connected() {
@@ -182,17 +179,21 @@ impl Turn {
     }
 
     /// Something gave cause to doubt what is held.
-    async fn read_again(&mut self, view: &AgentView) -> Result<Step, Failure> {
+    async fn read_again(&mut self) -> Result<Step, Failure> {
         let Some(held) = &self.held else { return Ok(Step::Next) };
         let namespace = held.namespace.clone();
         let result = self.get(&namespace).await;
         let Some(held) = &mut self.held else { return Ok(Step::Next) };
         match result {
             Ok(stored) => {
-                if let Ownership::Superseded(by) = held.reread(stored, &self.desk.owner) {
-                    debug!(uid = %self.uid, replica = by.replica, epoch = by.epoch, "a session elsewhere has claimed the agent");
-                    self.desk.metrics.superseded();
-                    self.desk.views.superseded(&self.uid, view.session, &by);
+                match held.reread(stored, &self.desk.owner) {
+                    Ownership::Kept => {}
+                    Ownership::Forestalled(by) => self.desk.views.remembered(&self.uid, &by),
+                    Ownership::Superseded { session, by } => {
+                        debug!(uid = %self.uid, "a session elsewhere has claimed the agent");
+                        self.desk.metrics.superseded();
+                        self.desk.views.superseded(&self.uid, session, &by);
+                    }
                 }
                 Ok(Step::Next)
             }
@@ -351,14 +352,9 @@ impl Turn {
 
     /// The budget follows what every answer says about the server.
     fn heard<T>(&self, result: Result<T, Failure>) -> Result<T, Failure> {
-        let now: Instant = now();
-        let mut budget = locked(&self.limits.budget);
-        match &result {
-            Err(Failure::Unreachable(_) | Failure::NoAnswer) => budget.unreached(now),
-            Err(Failure::Throttled { retry_after }) => {
-                budget.reached();
-                budget.refused(*retry_after, now);
-            }
+        let heard = match &result {
+            Err(Failure::Unreachable(_) | Failure::NoAnswer) => Heard::Nothing,
+            Err(Failure::Throttled { retry_after }) => Heard::TooMany { retry_after: *retry_after },
             Ok(_)
             | Err(
                 Failure::Conflict
@@ -366,8 +362,9 @@ impl Turn {
                 | Failure::NotFound
                 | Failure::Uncertain(_)
                 | Failure::Refused(_),
-            ) => budget.reached(),
-        }
+            ) => Heard::Answer,
+        };
+        locked(&self.limits.budget).heard(heard, now());
         result
     }
 

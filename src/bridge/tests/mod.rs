@@ -2,6 +2,8 @@
 
 mod bench;
 mod claims;
+mod convergence;
+mod crowds;
 mod duplicates;
 mod gateways;
 mod moves;

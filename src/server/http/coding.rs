@@ -213,15 +213,15 @@ mod tests {
         // What takes longest for its size: blocks with the code of RFC 1951 §3.2.6 that end at once, in ten bits each.
         let blocks = [0b0000_0010, 0b0000_1000, 0b0010_0000, 0b1000_0000, 0b0000_0000].repeat(200_000);
         let body = [&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3][..], &blocks].concat();
-        let (decoder, mut turns) = (inflated(&body, 4096), 0);
-        let mut decoder = std::pin::pin!(decoder);
-        let decoded = loop {
-            match futures::poll!(&mut decoder) {
-                std::task::Poll::Ready(decoded) => break decoded,
+        let mut decoding = std::pin::pin!(inflated(&body, 4096));
+        let mut turns = 0;
+        let outcome = loop {
+            match futures::poll!(&mut decoding) {
+                std::task::Poll::Ready(outcome) => break outcome,
                 std::task::Poll::Pending => turns += 1,
             }
         };
-        assert!(matches!(decoded, Err(CodingError::Corrupt(_))), "the last block is missing");
+        assert!(matches!(outcome, Err(CodingError::Corrupt(_))), "the last block is missing");
         assert_eq!(turns, body.len() / SLICE);
     }
 }

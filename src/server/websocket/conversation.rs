@@ -10,7 +10,7 @@ use super::{
         admission::Unreported,
         agents::{Exchange, Then},
         connection::{CloseReason, Connection, Transport},
-        pacing::TokenBucket,
+        pacing::{TokenBucket, tokens},
         shared::Shared,
     },
     decoder::{Decoder, Event},
@@ -268,20 +268,20 @@ impl Conversation {
             Event::Reserve(bytes) => self.wanted_room = Some(bytes),
             Event::Binary(message) => {
                 self.room = None;
-                self.pace(now);
+                self.pace(message.len(), now);
                 self.receive(message, now);
             }
             Event::Text => {
                 self.room = None;
-                self.pace(now);
+                self.pace(0, now);
                 self.refuse(&Violation::NotBinary, now);
             }
             Event::Ping(payload) => {
-                self.pace(now);
+                self.pace(0, now);
                 self.outgoing.push_back(Outgoing::Pong(payload));
             }
             Event::Pong(payload) => {
-                self.pace(now);
+                self.pace(0, now);
                 if self.proof == Proof::Asked && payload == PROOF {
                     self.proof = Proof::NotAsked;
                     let exchange = self.shared.agents.pong(&self.connection, now);
@@ -331,8 +331,8 @@ impl Conversation {
         }
     }
 
-    fn pace(&mut self, now: Now) {
-        self.paused_until = self.bucket.take(now.instant);
+    fn pace(&mut self, bytes: usize, now: Now) {
+        self.paused_until = self.bucket.take(tokens(bytes), now.instant);
     }
 
     fn is_ready(&self) -> bool {
