@@ -113,6 +113,7 @@ impl Bridge {
             uid,
             || self.begin(uid),
             |entry| {
+                Self::want_text(entry, now);
                 scrub(&mut inbound.message, &entry.quotable(&catalog));
                 let receipt = entry.session.receive(inbound, channel, now);
                 // Before the offer is looked up: it depends on who speaks.
@@ -143,6 +144,7 @@ impl Bridge {
                 return Vec::new();
             }
             self.look(entry, catalog, now);
+            Self::want_text(entry, now);
             let offer = entry.offer();
             let effects = entry.session.push(&offer, now);
             self.carry_out(entry, effects, Some(connection), now)

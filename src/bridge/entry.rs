@@ -11,13 +11,14 @@ use jiff::Timestamp;
 use super::{
     assigned::{Assigned, News},
     claim::{Claim, Stretch},
+    keeping::Keeping,
     shown::Shown,
     timers::Timer,
     wish::{Author, Demand, Wish},
 };
 use crate::{
     agents::summary::{AgentSummary, RevisionSummary},
-    api::{agent::Transport as ShownTransport, agent_fleet::EffectiveConfigDetail},
+    api::agent::Transport as ShownTransport,
     catalog::{Catalog, ConfigHash, FleetEntry, Subject},
     opamp::{
         InstanceUid,
@@ -31,7 +32,7 @@ use crate::{
     status::{
         queue::Urgency,
         render::Owner,
-        view::{AgentView, ConnectionView, Departure, EffectiveConfigView, LivenessView, UnmatchedBecause},
+        view::{AgentView, ConnectionView, Departure, LivenessView, UnmatchedBecause},
     },
 };
 
@@ -43,6 +44,7 @@ pub(super) struct Entry {
     pub(super) session: Session,
     pub(super) timer: Timer,
     pub(super) claim: Claim,
+    pub(super) keeping: Keeping,
     assigned: Assigned,
     peer: Option<Peer>,
     /// What the watch shows of it.
@@ -88,6 +90,7 @@ impl Entry {
             session: Session::new(uid, remembered).with_silence_limit(http_silence),
             timer: Timer::default(),
             claim: Claim::default(),
+            keeping: Keeping::default(),
             assigned: Assigned::default(),
             peer: None,
             object,
@@ -217,6 +220,11 @@ impl Entry {
         self.assigned.hash(self.seen())
     }
 
+    /// The fleet that takes the agent.
+    pub(super) fn fleet(&self) -> Option<&Arc<FleetEntry>> {
+        self.assigned.fleet()
+    }
+
     /// The fleets whose Secrets the agent may quote.
     pub(super) fn quotable<'a>(&'a self, catalog: &'a Catalog) -> Vec<&'a FleetEntry> {
         self.assigned.quotable(catalog)
@@ -287,7 +295,9 @@ impl Entry {
                 since: stretch.since,
                 liveness,
             },
-            effective_config: self.effective_config(),
+            effective_config: self
+                .keeping
+                .view(self.fleet().map(AsRef::as_ref), self.session.record().effective_config.as_ref()),
             reoffer_granted: self.wish.granted(),
         })
     }
@@ -299,14 +309,6 @@ impl Entry {
         let is_unread = self.object.is_some() && self.recalled == Recalled::NotYet;
         let nothing = || (is_unread && self.session.record().description.is_none()).then_some(UNDESCRIBED);
         self.assigned.shown().or_else(nothing)
-    }
-
-    fn effective_config(&self) -> EffectiveConfigView {
-        match self.assigned.fleet().map(|fleet| fleet.effective_config) {
-            Some(EffectiveConfigDetail::None) => EffectiveConfigView::None,
-            Some(EffectiveConfigDetail::Stored) => EffectiveConfigView::Stored { secret: None },
-            Some(EffectiveConfigDetail::Hash) | None => EffectiveConfigView::Hash,
-        }
     }
 }
 

@@ -124,4 +124,6 @@ impl Given {
 
 fn is_same_fleet(one: &FleetEntry, other: &FleetEntry) -> bool {
     (&one.uid, &one.name, &one.namespace) == (&other.uid, &other.name, &other.namespace)
+        // It decides what is told of what the agent runs.
+        && one.effective_config == other.effective_config
 }

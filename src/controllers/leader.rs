@@ -28,6 +28,7 @@ use super::{
 use crate::{
     api::{agent_fleet::AgentFleet, remote_config::RemoteConfig},
     catalog::stored::revision_secret_name,
+    effective_configs::unused::Unused,
     events::Publisher,
     fleets::{census::Census, plan::Made},
     kubernetes::{Mirror, Moved, ObjectKey},
@@ -104,6 +105,7 @@ pub(super) struct Leader {
     pub(super) census: BTreeMap<ObjectKey, Census>,
     pub(super) counted: Option<Instant>,
     pub(super) housekeeping: Housekeeping,
+    pub(super) unused: Unused,
 }
 
 /// How the leader's work ended.
@@ -122,7 +124,7 @@ pub(super) fn now() -> Instant {
 impl Leader {
     /// A leader that knows nothing yet.
     pub(super) fn new(context: Arc<Context>, publisher: Publisher) -> Self {
-        let parts = watches::parts(&context.scope);
+        let parts = context.scope.parts();
         Self {
             publisher,
             agenda: Agenda::default(),
@@ -138,6 +140,7 @@ impl Leader {
             census: BTreeMap::new(),
             counted: None,
             housekeeping: Housekeeping::default(),
+            unused: Unused::default(),
             context,
         }
     }

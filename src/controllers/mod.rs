@@ -26,6 +26,7 @@ use self::leader::{Ended, Leader};
 use crate::{
     agents::index::AgentIndex,
     catalog::{CatalogHandle, Policy},
+    effective_configs,
     events::Publisher,
     kubernetes::Scope,
     lease::Leading,
@@ -50,6 +51,8 @@ pub struct Context {
     pub agents: AgentIndex,
     /// All fleets as bridges see them, for agents that are not connected.
     pub catalog: Arc<CatalogHandle>,
+    /// The Secrets with effective configurations.
+    pub texts: effective_configs::Store,
     /// What this replica may write about Agents; its bridge spends from the same.
     pub budget: Arc<Mutex<Budget>>,
 }

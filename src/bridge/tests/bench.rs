@@ -24,12 +24,14 @@ use crate::{
         remote_config::{ConfigFormat, TemplateMode},
         selector::AttributeSelector,
     },
-    bridge::{Bridge, Metrics, Settings},
+    bridge::{Bridge, Metrics, Settings, Surroundings},
     catalog::{
         AnonymousNamespaces, CatalogHandle, FleetEntry, LoadedRevision, Origin, Policy, Revision, RevisionEntry,
         RevisionFile, SecretContent, Threshold,
         fleet::{Offering, Revisions},
     },
+    effective_configs::{self, Store},
+    kubernetes::Scope,
     opamp::{
         InstanceUid,
         identity::Identity,
@@ -88,7 +90,10 @@ impl Replica {
         let writer = StatusWriter::new(owner.clone(), OWN, WriterLimits::default(), WriterMetrics::default());
         let settings =
             Settings { own_namespace: OWN.into(), owner, max_sessions, http_silence: Duration::from_secs(300) };
-        let bridge = Bridge::new(settings, Arc::clone(&catalog), index.clone(), writer.clone(), Metrics::default());
+        let texts = Store::new(Scope::All, writer.budget(), effective_configs::Metrics::default());
+        let surroundings =
+            Surroundings { catalog: Arc::clone(&catalog), index: index.clone(), writer: writer.clone(), texts };
+        let bridge = Bridge::new(settings, surroundings, Metrics::default());
         let stop = CancellationToken::new();
         tokio::spawn(Arc::clone(&bridge).run(stop.clone()));
         let views = Arc::clone(&bridge) as Arc<dyn AgentViews>;

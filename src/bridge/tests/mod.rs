@@ -11,4 +11,5 @@ mod offers;
 mod room;
 mod secrets;
 mod settling;
+mod texts;
 mod wishes;
