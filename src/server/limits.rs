@@ -55,7 +55,8 @@ pub struct Limits {
     pub write_timeout: Duration,
     /// How long the peer's Close frame is awaited. Default 3 s: a round trip, and opamp-go itself waits 5 s.
     pub close_timeout: Duration,
-    /// WebSockets closed a second when draining. Default 500: half of what the other replicas take as handshakes.
+    /// WebSockets closed a second when draining. Default 500: half of what the other replicas take as handshakes. More, if
+    /// they would not all be closed in the time there is.
     pub drains_per_second: u32,
     /// The least value of `Retry-After`. Default 30 s, the least interval that the specification recommends (THR-05).
     pub retry_after: Duration,

@@ -78,10 +78,11 @@ impl Server {
     }
 
     /// Ends in order: no new connections, WebSockets closed with 1001 one after the other, HTTP requests answered that
-    /// have begun. Returns when all is done, or after `limit`.
+    /// have begun. Returns when all is done, or after `limit`, within which each has its turn.
     pub async fn drain(self, limit: Duration) -> Drained {
         let Self { shared, local: _, acceptor } = self;
-        shared.drain.start(now().instant);
+        let within = limit.saturating_sub(shared.limits.close_timeout);
+        shared.drain.start(shared.tasks.len(), within, now().instant);
         shared.tasks.close();
         let all = async {
             // It ends by itself, and a panic in it would have shown before.

@@ -1,6 +1,9 @@
 //! Rates as pure functions of time.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 /// Gives out turns at a fixed rate, to a queue of bounded length. A turn is a moment in the future.
 #[derive(Debug)]
@@ -8,6 +11,8 @@ pub struct Ramp {
     spacing: Duration,
     longest_wait: Duration,
     next: Option<Instant>,
+    /// Turns of those who did not wait for them; whoever comes next gets the first. At most as many as the queue is long.
+    returned: BTreeSet<Instant>,
 }
 
 impl Ramp {
@@ -16,17 +21,29 @@ impl Ramp {
     pub fn new(per_second: u32, queue: usize, wait: Duration) -> Self {
         let spacing = Duration::from_secs(1) / per_second.max(1);
         let queue = u32::try_from(queue).unwrap_or(u32::MAX);
-        Self { spacing, longest_wait: wait.min(spacing.saturating_mul(queue)), next: None }
+        let longest_wait = wait.min(spacing.saturating_mul(queue));
+        Self { spacing, longest_wait, next: None, returned: BTreeSet::new() }
     }
 
     /// The next free turn, or `None` if the queue is full.
     pub fn turn(&mut self, now: Instant) -> Option<Instant> {
+        self.returned = self.returned.split_off(&now);
+        if let Some(turn) = self.returned.pop_first() {
+            return Some(turn);
+        }
         let turn = self.next.map_or(now, |next| next.max(now));
         if turn - now > self.longest_wait {
             return None;
         }
         self.next = Some(turn + self.spacing);
         Some(turn)
+    }
+
+    /// Takes back a turn that is not waited for. One whose time has come was used.
+    pub fn give_back(&mut self, turn: Instant, now: Instant) {
+        if turn > now {
+            self.returned.insert(turn);
+        }
     }
 }
 
@@ -89,6 +106,21 @@ mod tests {
         let later = now + Duration::from_secs(60);
         assert_eq!(ramp.turn(later), Some(later));
         assert_eq!(ramp.turn(later), Some(later + MILLISECOND));
+    }
+
+    #[test]
+    fn turns_that_were_given_back_are_the_next_to_be_taken() {
+        let now = Instant::now();
+        let mut ramp = Ramp::new(1_000, 10_000, Duration::from_secs(10));
+        let turns: Vec<_> = std::iter::from_fn(|| ramp.turn(now)).collect();
+        let later = now + MILLISECOND * 5;
+        for place in [2, 8, 6] {
+            ramp.give_back(turns[place], later);
+        }
+        let next: Vec<_> = (0..3).filter_map(|_| ramp.turn(later)).collect();
+        assert_eq!(next, [turns[6], turns[8], turns[10_000] + MILLISECOND], "the third was used");
+        ramp.give_back(turns[9_000], later);
+        assert_eq!(ramp.turn(now + Duration::from_secs(60)), Some(now + Duration::from_secs(60)), "it has passed");
     }
 
     #[test]

@@ -121,7 +121,7 @@ mod tests {
     fn what_finds_no_room_takes_none() {
         let room = Arc::new(Semaphore::new(20_000));
         let mut stored = Stored::new(&room, 1 << 20);
-        stored.append(&[7; 30_000]).unwrap();
+        stored.append(&vec![7; 30_000]).unwrap();
         assert_eq!(stored.append(&[7; 10_000]), Err(StoreError::NoRoom));
         assert_eq!((stored.bytes.len(), room.available_permits()), (30_000, 20_000 - FREE_BYTES));
     }

@@ -7,7 +7,8 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{Harness, Limits, passed};
+use super::{Harness, Limits, Seen, passed};
+use crate::server::CloseReason;
 
 fn post(body: &[u8]) -> Vec<u8> {
     let head = "POST /v1/opamp HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-protobuf\r\nContent-Length: ";
@@ -80,7 +81,7 @@ async fn a_response_that_is_not_read_ends_the_connection_and_a_slow_reader_gets_
     let mut client = harness.dial().await;
     let start = Instant::now();
     client.write(&post(b"x")).await;
-    while harness.shared.tasks.len() > 0 {
+    while !harness.shared.tasks.is_empty() {
         sleep(Duration::from_millis(100)).await;
     }
     assert_eq!(passed(start).as_secs(), 10);
@@ -121,7 +122,7 @@ async fn compressed_responses_that_nobody_reads_take_no_more_memory_than_there_i
     let compressed = codings.iter().filter(|(compressed, _)| *compressed).count();
     assert!((1..10).contains(&compressed), "{compressed}");
     drop(codings);
-    while harness.shared.tasks.len() > 0 {
+    while !harness.shared.tasks.is_empty() {
         sleep(Duration::from_millis(100)).await;
     }
     assert_eq!(harness.shared.room.available_permits(), 1 << 20, "all is given back");
@@ -143,8 +144,53 @@ async fn messages_that_are_only_announced_keep_nobody_waiting() {
     }
     let mut honest = harness.open().await;
     let start = Instant::now();
-    honest.send(&[b'h'; 100_000]).await;
+    honest.send(&vec![b'h'; 100_000]).await;
     honest.message().await;
-    assert_eq!(harness.dial().await.post(&[], &[b'h'; 100_000]).await.status, 200);
+    assert_eq!(harness.dial().await.post(&[], &vec![b'h'; 100_000]).await.status, 200);
     assert_eq!(passed(start), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_the_queue_leaves_its_turn_to_others() {
+    let harness = Harness::new(Limits { handshakes_per_second: 100, handshake_queue: 1_000, ..Limits::default() });
+    let _first = harness.open().await;
+    let start = Instant::now();
+    let mut leaving = Vec::new();
+    for waiting in 1..=900 {
+        let mut client = harness.dial().await;
+        client
+            .write(
+                b"GET /v1/opamp HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                  Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+            )
+            .await;
+        while harness.shared.metrics.handshakes_waiting.get() < waiting {
+            tokio::task::yield_now().await;
+        }
+        leaving.push(client);
+    }
+    drop(leaving);
+    while harness.shared.metrics.handshakes_waiting.get() > 0 {
+        tokio::task::yield_now().await;
+    }
+    let _second = harness.open().await;
+    assert!(passed(start).as_millis() <= 20, "{:?}", passed(start));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_hardly_reads_is_closed_all_the_same() {
+    let mut harness = Harness::new(Limits::default());
+    let (mut client, connection) = harness.reported().await;
+    *harness.agents.tail.lock().unwrap() = Some(vec![7; 1 << 20].into());
+    connection.wake();
+    sleep(Duration::from_secs(1)).await;
+    connection.close(CloseReason::Superseded);
+    let start = Instant::now();
+    let mut part = vec![0; 1_000];
+    while !harness.shared.tasks.is_empty() {
+        client.0.read_exact(&mut part).await.unwrap();
+        sleep(Duration::from_millis(500)).await;
+    }
+    assert_eq!(passed(start).as_secs(), 3);
+    while !matches!(harness.next().await, Seen::Closed) {}
 }

@@ -63,6 +63,8 @@ pub struct Conversation {
 pub enum Ending {
     /// The server closes.
     Ours(CloseReason),
+    /// The server closes in the midst of a frame that the peer does not read: no Close frame fits there.
+    Cut(CloseReason),
     /// The peer sent a Close frame, with this code.
     Theirs(Option<u16>),
     /// The connection broke, or the peer ended it without a word.

@@ -158,7 +158,7 @@ fn room_is_asked_for_before_a_large_message_is_stored() {
 #[test]
 fn a_message_that_is_only_announced_takes_no_room() {
     let mut decoder = Decoder::new(1 << 20);
-    let announced = frame(0x82, &[1; 1 << 20]);
+    let announced = frame(0x82, &vec![1; 1 << 20]);
     let (mut first, mut rest) = announced.split_at(14 + FREE_BYTES);
     assert_eq!(decoder.decode(&mut first), Ok(None));
     let Some(Message::Binary(bytes)) = &decoder.message else { panic!("{decoder:?}") };
