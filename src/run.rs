@@ -14,7 +14,7 @@ use opamp_operator::{
     api::agent_fleet::AgentFleet,
     bridge::{self, Bridge},
     catalog::{self, CatalogHandle, Loader, Policy, SecretContent},
-    controllers,
+    controllers, effective_configs,
     kubernetes::{Scope, client_for_watches, client_without_retry, describe},
     lease::{Election, Holder, Incarnation, ReplicaLease},
     server::{
@@ -102,11 +102,19 @@ impl Operator {
             catalog::loader::Metrics::register(registry.sub_registry_with_prefix("opamp_operator")),
         );
         let writer = self.writer(&mut registry);
+        let texts = effective_configs::Store::new(
+            self.scope.clone(),
+            writer.budget(),
+            effective_configs::Metrics::register(registry.sub_registry_with_prefix("opamp_operator")),
+        );
         let bridge = Bridge::new(
             self.bridge_settings(),
-            Arc::clone(&catalog),
-            index.clone(),
-            writer.clone(),
+            bridge::Surroundings {
+                catalog: Arc::clone(&catalog),
+                index: index.clone(),
+                writer: writer.clone(),
+                texts: texts.clone(),
+            },
             bridge::Metrics::register(registry.sub_registry_with_prefix("opamp_operator")),
         );
         let server_metrics = server::Metrics::register(&mut registry);
@@ -117,6 +125,7 @@ impl Operator {
         tasks.spawn(cancellable(stop.clone(), index.clone().run(watch_client.clone(), self.scope.clone())));
         tasks.spawn(loader.run(stop.clone()));
         tasks.spawn(cancellable(stop.clone(), writer.clone().run(client.clone(), index.clone(), bridge.clone())));
+        tasks.spawn(cancellable(stop.clone(), texts.clone().run(client.clone(), watch_client.clone(), bridge.clone())));
         tasks.spawn(Arc::clone(&bridge).run(stop.clone()));
 
         let replica_lease = ReplicaLease::new(client.clone(), &self.namespace, self.holder.clone(), writer.uncounted());
@@ -132,6 +141,7 @@ impl Operator {
             policy,
             agents: index.clone(),
             catalog: Arc::clone(&catalog),
+            texts,
             budget: writer.budget(),
         };
         let controllers = Part::start(|stop| controllers::run(Arc::new(context), leading, stop));

@@ -198,7 +198,9 @@ pub struct RemoteConfigResourceStatus {
     #[schemars(range(min = -1))]
     pub observed_generation: i64,
     /// The first 10 hex digits of the SHA-256 over all files, by which two
-    /// contents are told apart. Absent until all files were read.
+    /// contents are told apart. Absent until all files were read. It covers content
+    /// of Secrets, as the hashes do that agents report: whoever can read it can
+    /// confirm a guess, so a secret in a file must be one that cannot be guessed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub hash: Option<String>,
@@ -232,7 +234,9 @@ pub struct ConfigFileStatus {
     /// Its bytes.
     #[schemars(range(min = 0))]
     pub size: i64,
-    /// The SHA-256 of its body, 64 hex digits.
+    /// The SHA-256 of its body, 64 hex digits. Absent for a body from a Secret: it
+    /// would let anybody who can read this object try guesses at the secret alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
-    pub hash: String,
+    pub hash: Option<String>,
 }

@@ -15,8 +15,8 @@ use crate::api::{FLEET_LABEL, agent_fleet::AgentFleet};
 
 /// The type of Secrets that hold revisions.
 pub const REVISION_TYPE: &str = "opamp.dev/revision";
-/// Annotation with the whole hash, for those who watch metadata only.
-pub const HASH_ANNOTATION: &str = "opamp.dev/revision-hash";
+/// How the names of the Secrets of all revisions of all fleets begin.
+pub const NAME_PREFIX: &str = "opamp-revision-";
 /// Annotation with the digest of the inputs that a revision was made from.
 pub const INPUTS_ANNOTATION: &str = "opamp.dev/inputs-digest";
 /// Label that tells the operator's objects from people's.
@@ -113,13 +113,7 @@ impl fmt::Debug for PackedRevision {
 #[must_use]
 pub fn revision_secret_name(fleet_uid: &str, short_hash: &str) -> String {
     let fleet: String = fleet_uid.chars().filter(|character| *character != '-').take(8).collect();
-    format!("opamp-revision-{fleet}-{short_hash}")
-}
-
-/// The digest of the inputs that a stored revision was made from.
-#[must_use]
-pub fn inputs_digest<K: ResourceExt>(stored: &K) -> Option<&str> {
-    stored.annotations().get(INPUTS_ANNOTATION).map(String::as_str)
+    format!("{NAME_PREFIX}{fleet}-{short_hash}")
 }
 
 impl Revision {
@@ -184,10 +178,7 @@ impl PackedRevision {
                     (FLEET_LABEL.into(), fleet.name_any()),
                     (MANAGED_BY_LABEL.into(), MANAGED_BY.into()),
                 ])),
-                annotations: Some(BTreeMap::from([
-                    (HASH_ANNOTATION.into(), self.hash.to_string()),
-                    (INPUTS_ANNOTATION.into(), inputs.to_string()),
-                ])),
+                annotations: Some(BTreeMap::from([(INPUTS_ANNOTATION.into(), inputs.to_string())])),
                 owner_references: fleet.controller_owner_ref(&()).map(|owner| vec![owner]),
                 ..ObjectMeta::default()
             },
@@ -267,8 +258,7 @@ mod tests {
         assert_eq!(secret.namespace().as_deref(), Some("telemetry"));
         assert_eq!((secret.type_.as_deref(), secret.immutable), (Some("opamp.dev/revision"), Some(true)));
         assert_eq!(secret.labels()["opamp.dev/fleet"], "edge");
-        assert_eq!(secret.annotations()[HASH_ANNOTATION], revision.hash().to_string());
-        assert_eq!(inputs_digest(&secret), Some("07".repeat(32).as_str()));
+        assert_eq!(secret.annotations()[INPUTS_ANNOTATION], "07".repeat(32));
         let owner = &secret.owner_references()[0];
         assert_eq!((owner.kind.as_str(), owner.controller), ("AgentFleet", Some(true)));
     }

@@ -26,10 +26,11 @@ impl<T: Clone + Ord> Agenda<T> {
         *due = at.min(*due);
     }
 
-    /// The next piece that is due and not at work.
+    /// The next piece that is due and not at work: the one that has been due for the longest, so that none is passed
+    /// over for ever.
     pub fn next_due(&mut self, now: Instant) -> Option<T> {
-        let due = self.due.iter().find(|(work, at)| **at <= now && !self.at_work.contains(*work));
-        let work = due.map(|(work, _)| work.clone())?;
+        let due = self.due.iter().filter(|(work, at)| **at <= now && !self.at_work.contains(*work));
+        let work = due.min_by_key(|(_, at)| **at).map(|(work, _)| work.clone())?;
         self.due.remove(&work);
         Some(work)
     }
@@ -69,6 +70,16 @@ mod tests {
         assert_eq!(agenda.next_due(after(2)), None);
         assert_eq!(agenda.next_due(after(3)), Some("edge"));
         assert_eq!((agenda.next_due(after(9)), agenda.next_time()), (None, None));
+    }
+
+    #[test]
+    fn what_has_been_due_for_the_longest_comes_first() {
+        let start = Instant::now();
+        let mut agenda = Agenda::default();
+        agenda.ask("core", start + Duration::from_secs(2));
+        agenda.ask("edge", start + Duration::from_secs(1));
+        let later = start + Duration::from_secs(3);
+        assert_eq!([agenda.next_due(later), agenda.next_due(later)], [Some("edge"), Some("core")]);
     }
 
     #[test]

@@ -33,6 +33,12 @@ pub enum Error {
     /// Somebody has written the object since the plan was made, or it is gone.
     #[error("the object was changed meanwhile")]
     Outdated,
+    /// The API server has too much to do; nothing was written.
+    #[error("the API server has too much to do")]
+    TooMany {
+        /// Its `Retry-After`, if it gave one.
+        retry_after: Option<Duration>,
+    },
     /// The API server refused, or could not be reached.
     #[error("{}", describe(.0))]
     Refused(kube::Error),
@@ -123,7 +129,7 @@ async fn expect_unchanged(client: &Client, fleet: &AgentFleet) -> Result<(), Err
 }
 
 async fn delete_revision(client: &Client, namespace: &str, stored: StoredRevision) -> Result<(), Error> {
-    let StoredRevision { name, uid, version, hash: _, inputs: _ } = stored;
+    let StoredRevision { name, uid, version, inputs: _ } = stored;
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
     match within(api.delete(&name, &only_as_seen(Some(uid), Some(version)))).await {
         Ok(_) | Err(Error::Outdated) => Ok(()),
@@ -141,6 +147,10 @@ pub(super) async fn within<T>(request: impl Future<Output = Result<T, kube::Erro
     match timeout(REQUEST, request).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(kube::Error::Api(status))) if status.is_conflict() || status.is_not_found() => Err(Error::Outdated),
+        Ok(Err(kube::Error::Api(status))) if status.code == 429 => {
+            let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+            Err(Error::TooMany { retry_after: (seconds > 0).then(|| Duration::from_secs(seconds.into())) })
+        }
         Ok(Err(error)) => Err(Error::Refused(error)),
         Err(_) => Err(Error::Silent),
     }

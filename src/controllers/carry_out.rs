@@ -24,9 +24,11 @@ use crate::{
     api::{
         FLEET_LABEL,
         agent::{Agent, AgentStatus},
+        agent_fleet::EffectiveConfigDetail,
         condition::{ConditionType, Verdict, find},
     },
     catalog::{Assignment, Catalog, Subject},
+    effective_configs::stored::Kept,
     lease::{Holder, Incarnation, presence::Expired},
     opamp::{InstanceUid, identity::Identity},
     revisions::{
@@ -56,7 +58,9 @@ pub(super) async fn fetch(client: &Client, source: &Source) -> Fetched {
     match found {
         Ok((version, content)) => Fetched::Known { version: version.unwrap_or_default(), content: Arc::new(content) },
         Err(Error::Outdated) => Fetched::Missing,
-        Err(error @ (Error::Refused(_) | Error::Silent | Error::Occupied(_))) => Fetched::Failed(error.to_string()),
+        Err(error @ (Error::TooMany { .. } | Error::Refused(_) | Error::Silent | Error::Occupied(_))) => {
+            Fetched::Failed(error.to_string())
+        }
     }
 }
 
@@ -74,6 +78,12 @@ pub(super) async fn carry_out(context: Arc<Context>, due: Due) -> Vec<AgentKey> 
                 }
                 None
             }
+            Chore::DeleteConfig(kept) => {
+                if let Err(error) = delete_config(context, &kept).await {
+                    tracing::debug!(secret = %kept.key, %error, "an effective configuration was not deleted");
+                }
+                None
+            }
         }
     });
     done.buffer_unordered(AT_ONCE).filter_map(|done| async move { done }).collect().await
@@ -83,7 +93,7 @@ fn noted(agent: &AgentSummary, outcome: Result<(), Error>) -> Option<AgentKey> {
     match outcome {
         Ok(()) => Some(key(agent)),
         Err(Error::Outdated) => None,
-        Err(error @ (Error::Refused(_) | Error::Silent | Error::Occupied(_))) => {
+        Err(error @ (Error::TooMany { .. } | Error::Refused(_) | Error::Silent | Error::Occupied(_))) => {
             tracing::debug!(uid = %agent.uid, %error, "an agent without a session was not written");
             None
         }
@@ -109,6 +119,13 @@ async fn delete(context: &Context, agent: &AgentSummary) -> Result<(), Error> {
 async fn delete_lease(context: &Context, expired: &Expired) -> Result<(), Error> {
     let api: Api<Lease> = Api::namespaced(context.client.clone(), &context.namespace);
     within(api.delete(&expired.name, &only_as_seen(None, Some(expired.version.clone())))).await.map(|_| ())
+}
+
+/// It is immutable, so that only its uid tells it from one that was written anew under its name.
+async fn delete_config(context: &Context, kept: &Kept) -> Result<(), Error> {
+    let api: Api<Secret> = Api::namespaced(context.client.clone(), &kept.key.namespace);
+    let seen = only_as_seen(Some(kept.uid.clone()), Some(kept.version.clone()));
+    budgeted(context, api.delete(&kept.key.name, &seen)).await.map(|_| ())
 }
 
 /// Reads an agent, and says anew what its last owner can no longer say. The read makes sure that there is no owner.
@@ -175,12 +192,19 @@ fn restated(
         // To another namespace an agent moves only when it returns.
         Assignment::Matched(fleet, _) if fleet.namespace == namespace => {
             if is_matched && status.fleet.as_ref() == Some(&fleet.name) {
-                status
+                orphans::keeping(status, fleet.effective_config)
             } else {
-                orphans::taken(&status, &fleet.name, &fleet.uid, now)
+                // A Secret of its former fleet goes with that fleet.
+                let kept = match fleet.effective_config {
+                    EffectiveConfigDetail::Stored => EffectiveConfigDetail::Hash,
+                    detail @ (EffectiveConfigDetail::None | EffectiveConfigDetail::Hash) => detail,
+                };
+                orphans::keeping(orphans::taken(&status, &fleet.name, &fleet.uid, now), kept)
             }
         }
-        Assignment::Matched(..) | Assignment::Unmatched(_) if is_matched => orphans::lost(&status, now),
+        Assignment::Matched(..) | Assignment::Unmatched(_) if is_matched => {
+            orphans::keeping(orphans::lost(&status, now), EffectiveConfigDetail::Hash)
+        }
         Assignment::Matched(..) | Assignment::Unmatched(_) => status,
     })
 }
@@ -307,6 +331,31 @@ mod tests {
                 expected.map(|(fleet, conditions)| (fleet.map(str::to_owned), conditions.map(str::to_owned).to_vec()));
             assert_eq!(said(&former, gone, fleets), expected, "{case}");
         }
+    }
+
+    #[test]
+    fn an_agent_that_left_names_no_secret_of_a_fleet_that_keeps_none_for_it() {
+        let mut former = status("False", Some("edge"));
+        let config = json!({"hash": "aa", "size": 5, "secretRef": {"name": "opamp-effective-1"}});
+        former.effective_config = serde_json::from_value(config).expect("a configuration");
+        for (case, fleet, detail, expected) in [
+            ("as before", "edge", EffectiveConfigDetail::Stored, true),
+            ("the hash alone is wanted", "edge", EffectiveConfigDetail::Hash, false),
+            ("another fleet", "core", EffectiveConfigDetail::Stored, false),
+        ] {
+            let fleets = catalog(&[("telemetry", fleet)]);
+            let fleets =
+                fleets.fleets().map(|fleet| Arc::new(FleetEntry { effective_config: detail, ..(**fleet).clone() }));
+            let policy = Policy { anonymous: AnonymousNamespaces::All, secrets: SecretContent::Withheld };
+            let catalog = Catalog::new(fleets.collect(), policy, 1);
+            let uid = InstanceUid::generate();
+            let after = restated(&uid, "telemetry", &former, &BTreeSet::new(), &catalog, NOW).expect("a status");
+            let config = after.effective_config.expect("a configuration");
+            assert_eq!(config.secret_ref.is_some(), expected, "{case}");
+        }
+        let lost = restated(&InstanceUid::generate(), "telemetry", &former, &BTreeSet::new(), &catalog(&[]), NOW);
+        let config = lost.and_then(|status| status.effective_config).expect("a configuration");
+        assert_eq!((config.hash.as_str(), config.secret_ref), ("aa", None), "no fleet");
     }
 
     #[test]

@@ -10,11 +10,16 @@ use jiff::Timestamp;
 
 use crate::{
     agents::{
-        retention::{Kept, is_over, losers},
+        retention::{self, is_over, losers},
         summary::AgentSummary,
     },
-    api::{agent_fleet::EnrollmentMethod, condition::Verdict, selector::AttributeSelector},
+    api::{
+        agent_fleet::{EffectiveConfigDetail, EnrollmentMethod},
+        condition::Verdict,
+        selector::AttributeSelector,
+    },
     catalog::Catalog,
+    effective_configs::stored::Kept,
     lease::{Holder, Incarnation, Presence, presence::Expired},
     opamp::InstanceUid,
 };
@@ -32,6 +37,8 @@ pub enum Chore {
     Restate(Arc<AgentSummary>),
     /// Delete the Lease of a replica that is long gone.
     DeleteLease(Expired),
+    /// Delete the Secret with an effective configuration that no agent runs any more.
+    DeleteConfig(Kept),
 }
 
 /// An agent's object.
@@ -65,7 +72,7 @@ pub struct Housekeeping {
     seen: Option<u64>,
 }
 
-/// All of a fleet that decides whom it takes.
+/// All of a fleet that decides whom it takes, and what the leader says of them.
 #[derive(Clone, Debug, PartialEq)]
 struct MatchingRule {
     name: String,
@@ -74,6 +81,8 @@ struct MatchingRule {
     created: Timestamp,
     selector: AttributeSelector,
     methods: Vec<EnrollmentMethod>,
+    /// It decides what the status of its members says.
+    effective_config: EffectiveConfigDetail,
 }
 
 impl Housekeeping {
@@ -94,6 +103,7 @@ impl Housekeeping {
                 created: fleet.created,
                 selector: fleet.selector.clone(),
                 methods: fleet.methods.clone(),
+                effective_config: fleet.effective_config,
             });
         }
         let former = self.rules.take();
@@ -110,7 +120,7 @@ impl Housekeeping {
         &mut self,
         agents: &[Arc<AgentSummary>],
         presence: &mut Presence,
-        kept: impl Fn(&AgentSummary) -> Kept,
+        kept: impl Fn(&AgentSummary) -> retention::Kept,
         now: (Instant, Timestamp),
     ) -> Due {
         let (instant, wall) = now;
@@ -181,7 +191,7 @@ mod tests {
     use super::*;
     use crate::{
         agents::index::AgentIndex,
-        api::agent_fleet::{AgentFleet, EffectiveConfigDetail},
+        api::agent_fleet::AgentFleet,
         catalog::{
             Policy,
             fleet::{FleetEntry, Offering},
@@ -234,13 +244,14 @@ mod tests {
         presence: &mut Presence,
         now: Instant,
     ) -> Vec<String> {
-        let due = housekeeping.due(agents, presence, |_| Kept::For(Duration::from_secs(86_400)), (now, NOW));
+        let due = housekeeping.due(agents, presence, |_| retention::Kept::For(Duration::from_secs(86_400)), (now, NOW));
         due.chores
             .iter()
             .map(|chore| match chore {
                 Chore::Delete(agent) => format!("delete {}", agent.namespace),
                 Chore::Restate(agent) => format!("restate {}", agent.namespace),
                 Chore::DeleteLease(expired) => format!("delete Lease {}", expired.name),
+                Chore::DeleteConfig(kept) => format!("delete Secret {}", kept.key.name),
             })
             .collect()
     }
@@ -319,9 +330,9 @@ mod tests {
     fn retention_counts_from_the_end_of_the_connection() {
         let all = agents([agent(1, "shop", "False", 1)]);
         for (case, kept, expected) in [
-            ("over", Kept::For(Duration::from_secs(3_600)), 1),
-            ("not yet", Kept::For(Duration::from_secs(3_601)), 0),
-            ("for ever", Kept::Always, 0),
+            ("over", retention::Kept::For(Duration::from_secs(3_600)), 1),
+            ("not yet", retention::Kept::For(Duration::from_secs(3_601)), 0),
+            ("for ever", retention::Kept::Always, 0),
         ] {
             let due = Housekeeping::default().due(&all, &mut Presence::default(), |_| kept, (Instant::now(), NOW));
             assert_eq!(due.chores.len(), expected, "{case}");

@@ -1,7 +1,7 @@
 //! What the leader does with a piece of work that is due: observe, plan, hand out the writes.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     sync::Arc,
     time::Instant,
 };
@@ -12,6 +12,7 @@ use kube::ResourceExt;
 use super::{
     apply::{apply_fleet, apply_remote_config},
     carry_out::{carry_out, fetch},
+    chores::Chore,
     leader::{COUNTING, Done, Leader, ROUNDS, Work, Written, now},
 };
 use crate::{
@@ -22,6 +23,7 @@ use crate::{
         remote_config::RemoteConfig,
     },
     catalog::stored::revision_secret_name,
+    effective_configs,
     fleets::{
         self,
         census::{Given, count},
@@ -143,9 +145,9 @@ impl Leader {
     /// Checks a RemoteConfig's files; `None` while content has still to be fetched, after which it is due again.
     fn examine(&mut self, key: &ObjectKey, remote_config: &RemoteConfig, now: Instant) -> Option<Arc<Examined>> {
         let (examined, stale_at) = match self.gather(remote_config, now) {
-            Gathered::Complete(bodies) => (Examined::Inspected(inspect(&remote_config.spec, &bodies)), None),
+            Gathered::Complete(bodies) => (Examined::inspected(&inspect(&remote_config.spec, &bodies)), None),
             Gathered::Unread => return None,
-            Gathered::Unreadable(why) => (Examined::Unreadable(why), Some(now + RETRY)),
+            Gathered::Unreadable(why) => (Examined::unreadable(why), Some(now + RETRY)),
         };
         if let Some(time) = stale_at {
             self.agenda.ask(Work::RemoteConfig(key.clone()), time);
@@ -153,16 +155,18 @@ impl Leader {
         Some(self.held_remote_configs.entry(key.clone()).or_default().make(examined, stale_at))
     }
 
-    /// The bodies of a RemoteConfig; what is missing of them is fetched.
+    /// The bodies of a RemoteConfig; what is missing of them is ordered.
     fn gather(&mut self, remote_config: &RemoteConfig, now: Instant) -> Gathered {
-        for order in self.inputs.order(remote_config, now) {
-            let context = Arc::clone(&self.context);
-            self.tasks.spawn(async move {
-                let outcome = fetch(&context.client, &order.source).await;
-                Done::Fetched(order, outcome)
-            });
-        }
+        self.orders.extend(self.inputs.order(remote_config, now));
         self.inputs.bodies(remote_config)
+    }
+
+    pub(super) fn fetch(&mut self, order: Fetch) {
+        let context = Arc::clone(&self.context);
+        self.tasks.spawn(async move {
+            let outcome = fetch(&context.client, &order.source).await;
+            Done::Fetched(order, outcome)
+        });
     }
 
     /// Content has arrived: whoever waits for it is due, without a further pause.
@@ -205,6 +209,7 @@ impl Leader {
         let kept = |agent: &AgentSummary| kept(fleets, agent);
         let mut due = self.housekeeping.due(&agents, &mut self.presence, kept, (now(), Timestamp::now()));
         self.note_uncounted();
+        due.chores.extend(self.unused_configs(&agents).into_iter().map(Chore::DeleteConfig));
         if due.chores.is_empty() {
             self.agenda.ask(Work::Chores, now() + ROUNDS);
             return;
@@ -214,6 +219,15 @@ impl Leader {
         self.agenda.ask(Work::Chores, now() + COUNTING);
         let context = Arc::clone(&self.context);
         self.tasks.spawn(async move { Done::Chores(carry_out(context, due).await) });
+    }
+
+    /// The Secrets with effective configurations that no agent runs any more.
+    fn unused_configs(&mut self, agents: &[Arc<AgentSummary>]) -> Vec<effective_configs::stored::Kept> {
+        // Without a complete list nothing can be said to be unused, and it is not counted either.
+        let Some(kept) = self.context.texts.kept() else { return Vec::new() };
+        let named: HashSet<(&str, &str)> =
+            agents.iter().filter_map(|agent| Some((&*agent.namespace, agent.effective_config.as_deref()?))).collect();
+        self.unused.due(kept, |key| named.contains(&(key.namespace.as_str(), key.name.as_str())), now())
     }
 }
 

@@ -76,8 +76,9 @@ impl<K: Resource, M> Held<K, M> {
     /// A plan was applied; `shown` is the resourceVersion that the watch had shown when it was made.
     pub fn applied(&mut self, shown: Option<String>, answer: Option<K>, now: Instant) {
         self.failures = 0;
+        // Also where the object itself was not written: a plan that comes out the same each time must not run in circles.
+        self.not_before = Some(now + SPACING);
         if let Some(answer) = answer {
-            self.not_before = Some(now + SPACING);
             self.answered = Some((shown, Arc::new(answer)));
         }
     }
@@ -151,6 +152,7 @@ mod tests {
         let waits: Vec<u64> = (0..7).map(|_| (held.failed(now) - now).as_secs()).collect();
         assert_eq!(waits, [1, 2, 4, 8, 16, 30, 30]);
         held.applied(None, None, now);
+        assert_eq!(held.not_before(now), Some(now + SPACING), "also if nothing of the object itself was written");
         assert_eq!(held.failed(now), now + FIRST_RETRY);
     }
 }

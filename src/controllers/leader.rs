@@ -4,7 +4,7 @@
 //! in tasks of their own, at most one for each object. Nothing is shared, so nothing is locked.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -27,6 +27,8 @@ use super::{
 };
 use crate::{
     api::{agent_fleet::AgentFleet, remote_config::RemoteConfig},
+    catalog::stored::revision_secret_name,
+    effective_configs::unused::Unused,
     events::Publisher,
     fleets::{census::Census, plan::Made},
     kubernetes::{Mirror, Moved, ObjectKey},
@@ -43,6 +45,13 @@ pub(super) const COUNTING: Duration = Duration::from_secs(1);
 pub(super) const ROUNDS: Duration = Duration::from_secs(5);
 /// The pause until the watch has shown what made a plan outdated.
 const OUTDATED: Duration = Duration::from_millis(200);
+/// Tasks under way at the same time, each with one request to the API server at most: with every object due at once
+/// after a start, more would make it refuse requests, those of agents' status among them.
+pub(super) const AT_ONCE: usize = 16;
+/// How long nothing is begun after the API server has asked for it without saying for how long.
+const BREATHER: Duration = Duration::from_secs(1);
+/// The longest `Retry-After` that is believed.
+const LONGEST_BREATHER: Duration = Duration::from_secs(60);
 /// Events that are taken in before anything is planned.
 const EVENTS_AT_ONCE: usize = 256;
 
@@ -83,6 +92,10 @@ pub(super) struct Leader {
     pub(super) publisher: Publisher,
     pub(super) agenda: Agenda<Work>,
     pub(super) tasks: JoinSet<Done>,
+    /// Content that is to be fetched as soon as a task may be begun.
+    pub(super) orders: VecDeque<Fetch>,
+    /// Nothing is begun before: the API server has asked for it.
+    rests_until: Option<Instant>,
     pub(super) inputs: WatchedInputs,
     pub(super) fleets: Mirror<Arc<AgentFleet>>,
     pub(super) held_fleets: BTreeMap<ObjectKey, Held<AgentFleet, Made>>,
@@ -92,6 +105,7 @@ pub(super) struct Leader {
     pub(super) census: BTreeMap<ObjectKey, Census>,
     pub(super) counted: Option<Instant>,
     pub(super) housekeeping: Housekeeping,
+    pub(super) unused: Unused,
 }
 
 /// How the leader's work ended.
@@ -110,11 +124,13 @@ pub(super) fn now() -> Instant {
 impl Leader {
     /// A leader that knows nothing yet.
     pub(super) fn new(context: Arc<Context>, publisher: Publisher) -> Self {
-        let parts = watches::parts(&context.scope);
+        let parts = context.scope.parts();
         Self {
             publisher,
             agenda: Agenda::default(),
             tasks: JoinSet::new(),
+            orders: VecDeque::new(),
+            rests_until: None,
             inputs: WatchedInputs::new(&parts),
             fleets: Mirror::new(parts),
             held_fleets: BTreeMap::new(),
@@ -124,6 +140,7 @@ impl Leader {
             census: BTreeMap::new(),
             counted: None,
             housekeeping: Housekeeping::default(),
+            unused: Unused::default(),
             context,
         }
     }
@@ -138,8 +155,7 @@ impl Leader {
         self.agenda.ask(Work::Chores, now());
         let ended = loop {
             self.hand_out();
-            let due = self.agenda.next_time().filter(|_| self.knows_enough());
-            let alarm = time::Instant::from_std(due.unwrap_or_else(|| now() + ROUNDS));
+            let alarm = time::Instant::from_std(self.next_time().unwrap_or_else(|| now() + ROUNDS));
             tokio::select! {
                 () = stop.cancelled() => break Ended::Stopped,
                 Some(seen) = watches.next() => seen.into_iter().for_each(|seen| self.see(seen)),
@@ -171,7 +187,7 @@ impl Leader {
             && *self.context.catalog.synced().borrow()
     }
 
-    fn see(&mut self, seen: Seen) {
+    pub(super) fn see(&mut self, seen: Seen) {
         match seen {
             Seen::Input(part, event) => {
                 let moved = self.inputs.apply(&part, event);
@@ -193,11 +209,13 @@ impl Leader {
 
     fn inputs_moved(&mut self, moved: MovedInputs) {
         let now = now();
-        for namespace in moved.revisions {
-            let fleets: Vec<ObjectKey> = self.fleets.named(&namespace, "").map(|(key, _)| key.clone()).collect();
-            for fleet in fleets {
+        for secret in moved.revisions {
+            for fleet in self.owners_of(&secret) {
                 self.agenda.ask(Work::Fleet(fleet), now);
             }
+        }
+        for key in moved.restated {
+            self.agenda.ask(Work::RemoteConfig(key), now);
         }
         for key in moved.remote_configs {
             for fleet in self.fleets_of(&key) {
@@ -215,6 +233,16 @@ impl Leader {
         let names = |fleet: &AgentFleet| fleet.spec.remote_configs.iter().any(|entry| entry.name == remote_config.name);
         let all = self.fleets.named(&remote_config.namespace, "");
         all.filter(|(_, fleet)| names(fleet)).map(|(key, _)| key.clone()).collect()
+    }
+
+    /// The fleet whose revision a Secret holds, by its name.
+    fn owners_of(&self, secret: &ObjectKey) -> Vec<ObjectKey> {
+        let owns = |fleet: &AgentFleet| {
+            let uid = fleet.metadata.uid.as_deref().unwrap_or_default();
+            secret.name.starts_with(&revision_secret_name(uid, ""))
+        };
+        let all = self.fleets.named(&secret.namespace, "");
+        all.filter(|(_, fleet)| owns(fleet)).map(|(key, _)| key.clone()).collect()
     }
 
     fn fleet_moved(&mut self, moved: Moved<Arc<AgentFleet>>) {
@@ -247,23 +275,43 @@ impl Leader {
         }
     }
 
-    fn hand_out(&mut self) {
-        if !self.knows_enough() {
-            return;
+    /// When something may be begun, unless a task or an event comes before.
+    pub(super) fn next_time(&self) -> Option<Instant> {
+        if !self.knows_enough() || self.tasks.len() >= AT_ONCE {
+            return None;
         }
-        while let Some(work) = self.agenda.next_due(now()) {
-            match work {
-                Work::RemoteConfig(key) => self.remote_config_due(key),
-                Work::Fleet(key) => self.fleet_due(key),
-                Work::Count => self.count(),
-                Work::Chores => self.do_chores(),
+        let due = if self.orders.is_empty() { self.agenda.next_time() } else { Some(now()) };
+        due.map(|due| self.rests_until.map_or(due, |rest| due.max(rest)))
+    }
+
+    pub(super) fn hand_out(&mut self) {
+        while self.knows_enough() && self.tasks.len() < AT_ONCE && self.rests_until.is_none_or(|rest| rest <= now()) {
+            if let Some(order) = self.orders.pop_front() {
+                self.fetch(order);
+                continue;
+            }
+            match self.agenda.next_due(now()) {
+                Some(Work::RemoteConfig(key)) => self.remote_config_due(key),
+                Some(Work::Fleet(key)) => self.fleet_due(key),
+                Some(Work::Count) => self.count(),
+                Some(Work::Chores) => self.do_chores(),
+                None => return,
             }
         }
     }
 
-    fn finish(&mut self, done: Done) {
+    /// The API server may ask for a rest, and has everybody's writes slowed down by that.
+    fn note<T>(&mut self, outcome: &Result<T, Error>) {
+        self.context.note(outcome);
+        if let Err(Error::TooMany { retry_after }) = outcome {
+            self.rests_until = Some(now() + retry_after.unwrap_or(BREATHER).min(LONGEST_BREATHER));
+        }
+    }
+
+    pub(super) fn finish(&mut self, done: Done) {
         match done {
             Done::Fleet(written) => {
+                self.note(&written.outcome);
                 let key = written.key.clone();
                 self.agenda.end(&Work::Fleet(key.clone()));
                 let held = self.held_fleets.entry(key.clone()).or_default();
@@ -272,6 +320,7 @@ impl Leader {
                 self.ask_for_count();
             }
             Done::RemoteConfig(written) => {
+                self.note(&written.outcome);
                 let key = written.key.clone();
                 self.agenda.end(&Work::RemoteConfig(key.clone()));
                 let held = self.held_remote_configs.entry(key.clone()).or_default();
@@ -315,7 +364,7 @@ fn conclude<K: kube::Resource, M>(kind: &str, held: &mut Held<K, M>, written: Wr
             held.outdated();
             now + OUTDATED
         }
-        Err(error @ (Error::Refused(_) | Error::Silent | Error::Occupied(_))) => {
+        Err(error @ (Error::TooMany { .. } | Error::Refused(_) | Error::Silent | Error::Occupied(_))) => {
             tracing::warn!(kind, %key, %error, "a plan was not applied, it is made anew");
             held.failed(now)
         }

@@ -12,6 +12,8 @@ mod chores;
 mod due;
 mod held;
 mod leader;
+#[cfg(test)]
+mod tests;
 mod watches;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,10 +26,11 @@ use self::leader::{Ended, Leader};
 use crate::{
     agents::index::AgentIndex,
     catalog::{CatalogHandle, Policy},
+    effective_configs,
     events::Publisher,
     kubernetes::Scope,
     lease::Leading,
-    status::budget::Budget,
+    status::budget::{Budget, Heard},
 };
 
 /// What the controllers need of the process around them.
@@ -48,6 +51,8 @@ pub struct Context {
     pub agents: AgentIndex,
     /// All fleets as bridges see them, for agents that are not connected.
     pub catalog: Arc<CatalogHandle>,
+    /// The Secrets with effective configurations.
+    pub texts: effective_configs::Store,
     /// What this replica may write about Agents; its bridge spends from the same.
     pub budget: Arc<Mutex<Budget>>,
 }
@@ -66,16 +71,13 @@ impl Context {
 
     /// Tells the budget how the API server took a write.
     fn note<T>(&self, outcome: &Result<T, apply::Error>) {
-        let mut budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner);
-        match outcome {
-            Err(apply::Error::Refused(kube::Error::Api(status))) if status.code == 429 => {
-                let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
-                budget.refused(Some(std::time::Duration::from_secs(seconds.into())), leader::now());
-            }
+        let heard = match outcome {
+            Err(apply::Error::TooMany { retry_after }) => Heard::TooMany { retry_after: *retry_after },
             Err(apply::Error::Refused(kube::Error::Api(_)) | apply::Error::Outdated | apply::Error::Occupied(_))
-            | Ok(_) => budget.reached(),
-            Err(apply::Error::Refused(_) | apply::Error::Silent) => budget.unreached(leader::now()),
-        }
+            | Ok(_) => Heard::Answer,
+            Err(apply::Error::Refused(_) | apply::Error::Silent) => Heard::Nothing,
+        };
+        self.budget.lock().unwrap_or_else(PoisonError::into_inner).heard(heard, leader::now());
     }
 }
 

@@ -25,7 +25,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     api::agent_fleet::AgentFleet,
-    catalog::stored::{HASH_ANNOTATION, INPUTS_ANNOTATION},
+    catalog::stored::INPUTS_ANNOTATION,
     kubernetes::{Part, QuickBackoff, Scope, describe_watch, watch_config},
     lease::replica::{ROLE_LABEL, ROLE_REPLICA, UNCOUNTED_ANNOTATION},
     revisions::inputs::InputEvent,
@@ -44,24 +44,15 @@ pub enum Seen {
 }
 
 /// The annotations that anything here reads.
-const KEPT_ANNOTATIONS: [&str; 3] = [HASH_ANNOTATION, INPUTS_ANNOTATION, UNCOUNTED_ANNOTATION];
+const KEPT_ANNOTATIONS: [&str; 2] = [INPUTS_ANNOTATION, UNCOUNTED_ANNOTATION];
 
 /// A stream that never ends.
 pub type Watches = SelectAll<BoxStream<'static, Seen>>;
 
-/// The parts into which a scope is watched.
-#[must_use]
-pub fn parts(scope: &Scope) -> Vec<Part> {
-    match scope {
-        Scope::All => vec![None],
-        Scope::Namespaces(namespaces) => namespaces.iter().cloned().map(Some).collect(),
-    }
-}
-
 /// Opens all watches anew: each begins with a list. `namespace` is the operator's own, where the Leases are.
 pub fn open(client: &Client, scope: &Scope, namespace: &str) -> Watches {
     let mut watches = Vec::new();
-    for part in parts(scope) {
+    for part in scope.parts() {
         watches.push(watch(client, &part, watch_config(), |part, event| Some(Seen::Fleet(part, event?))));
         watches.push(watch(client, &part, watch_config(), |part, event| {
             Some(Seen::Input(part, InputEvent::RemoteConfig(event?)))

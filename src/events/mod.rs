@@ -3,16 +3,25 @@
 //! Never about single agents: ten thousand of them would be ten thousand writes outside every budget. What must be
 //! current is in a condition; an event only says when it began.
 
+use std::time::Duration;
+
 use k8s_openapi::{api::core::v1::ObjectReference, apimachinery::pkg::apis::meta::v1::Condition};
 use kube::{
     Client,
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
+use tokio::time::timeout;
 
-use crate::api::condition::{ConditionType, Verdict, find};
+use crate::{
+    api::condition::{ConditionType, Verdict, find},
+    kubernetes::describe,
+};
 
 /// The API server refuses a note of more than 1,024 bytes.
 const NOTE_LIMIT: usize = 1_000;
+
+/// How long the publication of one event may take: the client has no limit of its own, and whoever publishes waits.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Who the events are from.
 const CONTROLLER: &str = "opamp-operator";
@@ -87,8 +96,10 @@ impl Publisher {
                 action: "Reconcile".into(),
                 secondary: None,
             };
-            if let Err(error) = self.recorder.publish(&event, about).await {
-                tracing::debug!(error = crate::kubernetes::describe(&error), reason, "an event was not published");
+            match timeout(PATIENCE, self.recorder.publish(&event, about)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!(error = describe(&error), reason, "an event was not published"),
+                Err(_) => tracing::debug!(reason, "an event was not published in time"),
             }
         }
     }

@@ -1,6 +1,9 @@
 //! Which replica leads.
 
-use std::time::{Duration, Instant};
+use std::{
+    pin::pin,
+    time::{Duration, Instant},
+};
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
@@ -9,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Holder, RENEWAL, RENEWAL_DEADLINE,
-    hold::{Dress, Failing, Hold, Standing},
+    hold::{Dress, Error, Failing, Hold, Standing},
 };
 
 /// The Lease that makes its holder the leader.
@@ -59,7 +62,7 @@ impl Election {
                 () = time::sleep(pause) => {}
             }
         }
-        self.announce(Leading::No);
+        announce(&self.leading, Leading::No);
         if let Err(error) = self.hold.release().await {
             tracing::warn!(%error, "the lead could not be given up; the next leader waits until the Lease expires");
         }
@@ -67,52 +70,68 @@ impl Election {
 
     /// One attempt; says how long to pause after it.
     async fn step(&mut self) -> Duration {
-        let begun = time::Instant::now().into_std();
-        let result = self.hold.step(&Dress::default(), begun).await;
-        let now = time::Instant::now().into_std();
+        let begun = now();
+        let result = self.attempt(begun).await;
+        let now = now();
         match result {
             Ok(Standing::Held) => {
                 self.failing.ended(LEADER_LEASE);
                 self.renewed = Some(begun);
-                self.announce(Leading::Yes);
+                announce(&self.leading, Leading::Yes);
                 RENEWAL.saturating_sub(now - begun)
             }
             Ok(Standing::Others { until }) => {
                 self.failing.ended(LEADER_LEASE);
                 self.renewed = None;
-                self.announce(Leading::No);
+                announce(&self.leading, Leading::No);
                 until.saturating_duration_since(now).clamp(Duration::from_millis(200), RENEWAL)
             }
             Err(error) => {
                 self.failing.again(LEADER_LEASE, &error);
-                self.announce_if_overdue(now);
-                self.until_overdue(now).min(RETRY)
+                self.renewed = self.renewed.filter(|renewed| now < *renewed + RENEWAL_DEADLINE);
+                let Some(overdue) = self.overdue() else {
+                    announce(&self.leading, Leading::No);
+                    return RETRY;
+                };
+                overdue.saturating_duration_since(now).min(RETRY)
             }
         }
     }
 
-    fn until_overdue(&self, now: Instant) -> Duration {
-        self.renewed.map_or(RETRY, |renewed| (renewed + RENEWAL_DEADLINE).saturating_duration_since(now))
-    }
-
-    fn announce_if_overdue(&mut self, now: Instant) {
-        if self.renewed.is_none_or(|renewed| now >= renewed + RENEWAL_DEADLINE) {
-            self.renewed = None;
-            self.announce(Leading::No);
-        }
-    }
-
-    fn announce(&self, now: Leading) {
-        self.leading.send_if_modified(|leading| {
-            let changed = *leading != now;
-            if changed {
-                match now {
-                    Leading::Yes => tracing::info!("this replica leads"),
-                    Leading::No => tracing::info!("this replica no longer leads"),
-                }
+    /// The lead ends in time even while an attempt is under way: it consists of several requests.
+    async fn attempt(&mut self, begun: Instant) -> Result<Standing, Error> {
+        let overdue = self.overdue();
+        let dress = Dress::default();
+        let mut attempt = pin!(self.hold.step(&dress, begun));
+        if let Some(overdue) = overdue {
+            tokio::select! {
+                result = &mut attempt => return result,
+                () = time::sleep_until(overdue.into()) => announce(&self.leading, Leading::No),
             }
-            *leading = now;
-            changed
-        });
+        }
+        attempt.await
     }
+
+    /// When the lead ends unless it is renewed; `None` while this replica has not led.
+    fn overdue(&self) -> Option<Instant> {
+        self.renewed.map(|renewed| renewed + RENEWAL_DEADLINE)
+    }
+}
+
+fn now() -> Instant {
+    time::Instant::now().into_std()
+}
+
+fn announce(leading: &watch::Sender<Leading>, now: Leading) {
+    leading.send_if_modified(|leading| {
+        let changed = *leading != now;
+        if changed {
+            match now {
+                Leading::Yes => tracing::info!("this replica leads"),
+                Leading::No => tracing::info!("this replica no longer leads"),
+            }
+        }
+        *leading = now;
+        changed
+    });
 }

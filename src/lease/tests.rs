@@ -24,6 +24,10 @@ enum Mood {
     Well,
     /// It takes them and never answers.
     Silent,
+    /// It answers at once that it cannot.
+    Refusing,
+    /// It answers a read at the last moment, and a write never.
+    Sluggish,
 }
 
 #[derive(Default)]
@@ -31,6 +35,7 @@ struct State {
     leases: BTreeMap<String, Value>,
     version: u64,
     mood: Mood,
+    refusals: u32,
 }
 
 #[derive(Clone, Default)]
@@ -61,8 +66,15 @@ impl ApiServer {
         let (parts, body) = request.into_parts();
         let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
         let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-        if self.state().mood == Mood::Silent {
-            return std::future::pending().await;
+        let mood = self.state().mood;
+        match (mood, parts.method.as_str()) {
+            (Mood::Well, _) => {}
+            (Mood::Refusing, _) => {
+                self.state().refusals += 1;
+                return Ok(failure(503, "ServiceUnavailable"));
+            }
+            (Mood::Sluggish, "GET") => sleep(Duration::from_millis(2_400)).await,
+            (Mood::Silent | Mood::Sluggish, _) => return std::future::pending().await,
         }
         let path = parts.uri.path();
         let name = path.strip_prefix("/apis/coordination.k8s.io/v1/namespaces/opamp-system/leases").expect("a Lease");
@@ -201,6 +213,30 @@ async fn a_leader_that_cannot_renew_stops_before_another_can_lead() {
     server.state().mood = Mood::Well;
     seconds(4).await;
     assert!(leader.leads(), "nobody else has taken it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_stops_in_time_although_its_last_attempt_is_still_under_way() {
+    let server = ApiServer::default();
+    let leader = Candidate::of(&server, "replica-0", "1111111111");
+    sleep(Duration::from_millis(100)).await;
+    server.state().mood = Mood::Sluggish;
+    sleep(Duration::from_millis(7_800)).await;
+    assert!(leader.leads());
+    sleep(Duration::from_millis(200)).await;
+    assert!(!leader.leads(), "8 s after the last renewal was begun");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_refuses_is_asked_once_a_second() {
+    let server = ApiServer::default();
+    let leader = Candidate::of(&server, "replica-0", "1111111111");
+    seconds(1).await;
+    server.state().mood = Mood::Refusing;
+    seconds(60).await;
+    assert!(!leader.leads());
+    let asked = server.state().refusals;
+    assert!((50..=70).contains(&asked), "{asked} times in a minute");
 }
 
 #[tokio::test(start_paused = true)]

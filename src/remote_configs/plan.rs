@@ -7,7 +7,7 @@ use crate::{
     api::{
         condition::merge,
         reasons::{RemoteConfigReason, StandingReason, standing_findings},
-        remote_config::{RemoteConfig, RemoteConfigResourceStatus},
+        remote_config::{ConfigFileStatus, RemoteConfig, RemoteConfigResourceStatus},
     },
     events::{Transition, transition},
     revisions::Inspection,
@@ -17,13 +17,38 @@ use crate::{
 /// The most fleets that a status names; the field has the same limit.
 const MOST_FLEETS: usize = 64;
 
-/// What was found out about the files.
+/// What was found out about the files, without their bodies: it is kept as long as the RemoteConfig stays as it is.
 #[derive(Clone, Debug)]
-pub enum Examined {
+pub struct Examined {
+    reasons: Vec<(RemoteConfigReason, String)>,
+    /// What the files are, if all of them are good.
+    files: Option<Files>,
+}
+
+#[derive(Clone, Debug)]
+struct Files {
+    hash: Option<String>,
+    size: Option<i64>,
+    statuses: Vec<ConfigFileStatus>,
+}
+
+impl Examined {
     /// Every file was looked for.
-    Inspected(Inspection),
-    /// A file exists and could not be read: a sentence.
-    Unreadable(String),
+    #[must_use]
+    pub fn inspected(inspection: &Inspection) -> Self {
+        let files = || Files {
+            hash: inspection.hash().map(|hash| hash.short()),
+            size: i64::try_from(inspection.bytes()).ok(),
+            statuses: inspection.file_statuses(),
+        };
+        Self { reasons: inspection.reasons(), files: inspection.findings().is_empty().then(files) }
+    }
+
+    /// A file exists and could not be read, for this cause.
+    #[must_use]
+    pub fn unreadable(why: String) -> Self {
+        Self { reasons: vec![(RemoteConfigReason::ReferenceNotFound, why)], files: None }
+    }
 }
 
 /// What is to be written.
@@ -59,18 +84,10 @@ pub fn plan(remote_config: &RemoteConfig, examined: &Examined, fleets: &[String]
     let mut status = former.clone();
     status.observed_generation = remote_config.metadata.generation.unwrap_or_default();
     status.fleets = fleets.iter().take(MOST_FLEETS).cloned().collect();
-    let reasons = match examined {
-        Examined::Inspected(inspection) => {
-            if let Some(hash) = inspection.hash().filter(|_| inspection.findings().is_empty()) {
-                status.hash = Some(hash.short());
-                status.size = i64::try_from(inspection.bytes()).ok();
-                status.files = inspection.file_statuses();
-            }
-            inspection.reasons()
-        }
-        Examined::Unreadable(why) => vec![(RemoteConfigReason::ReferenceNotFound, why.clone())],
-    };
-    let findings = standing_findings(&reasons);
+    if let Some(Files { hash, size, statuses }) = &examined.files {
+        (status.hash, status.size, status.files) = (hash.clone(), *size, statuses.clone());
+    }
+    let findings = standing_findings(&examined.reasons);
     status.conditions = merge(&former.conditions, findings, Some(status.observed_generation), now);
     let words: Vec<_> = RemoteConfigReason::ALL.iter().map(|reason| reason.declaration().word).collect();
     Plan {
@@ -107,7 +124,7 @@ mod tests {
     }
 
     fn examined(remote_config: &RemoteConfig) -> Examined {
-        Examined::Inspected(inspect(&remote_config.spec, &Bodies::new()))
+        Examined::inspected(&inspect(&remote_config.spec, &Bodies::new()))
     }
 
     /// The status after a plan, and the reasons of its events. Nothing vanishes from a status that was good before, so
@@ -164,7 +181,7 @@ mod tests {
     #[test]
     fn what_may_still_come_is_waited_for() {
         let unreadable = remote_config("", &json!({"observedGeneration": -1}));
-        let why = Examined::Unreadable("Secret token could not be read: 403 Forbidden".into());
+        let why = Examined::unreadable("Secret token could not be read: 403 Forbidden".into());
         let (status, events) = applied(&unreadable, &why, &[]);
         assert_eq!(conditions(&status), ["Ready=ReferenceNotFound", "Reconciling=ReferenceNotFound"]);
         assert_eq!(events, ["ReferenceNotFound"]);

@@ -23,8 +23,8 @@ use super::{
 };
 use crate::{
     api::remote_config::RemoteConfig,
-    catalog::stored::{HASH_ANNOTATION, INPUTS_ANNOTATION},
-    kubernetes::{Mirror, Moved, ObjectKey, Part},
+    catalog::stored::{INPUTS_ANNOTATION, NAME_PREFIX},
+    kubernetes::{Mirror, ObjectKey, Part},
 };
 
 /// What is known of a source's content.
@@ -87,7 +87,7 @@ struct Read {
     ended: Instant,
 }
 
-/// A revision's Secret, by its metadata.
+/// A revision's Secret, by its metadata. Its name tells which revision it holds: annotations can be changed by hand.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct StoredRevision {
     /// The Secret's name.
@@ -96,9 +96,7 @@ pub struct StoredRevision {
     pub uid: String,
     /// See `uid`.
     pub version: String,
-    /// The revision's whole hash.
-    pub hash: String,
-    /// The digest of the inputs that it was made from.
+    /// The digest of the inputs that it was made from; empty if somebody has removed it.
     pub inputs: String,
 }
 
@@ -107,8 +105,10 @@ pub struct StoredRevision {
 pub struct MovedInputs {
     /// RemoteConfigs, themselves or by what they refer to.
     pub remote_configs: BTreeSet<ObjectKey>,
-    /// Namespaces in which a revision's Secret appeared or vanished.
-    pub revisions: BTreeSet<String>,
+    /// RemoteConfigs of which maybe only the status was written: by the leader, or by somebody who should not have.
+    pub restated: BTreeSet<ObjectKey>,
+    /// Secrets of revisions that appeared, changed or vanished.
+    pub revisions: BTreeSet<ObjectKey>,
 }
 
 /// An event of one of the watches. Not to be shown: metadata of a Secret may hold its content.
@@ -156,10 +156,14 @@ impl WatchedInputs {
             InputEvent::RemoteConfig(event) => {
                 let moved = self.remote_configs.apply(part, event, readable);
                 let generation = |object: &Arc<RemoteConfig>| (object.metadata.uid.clone(), object.metadata.generation);
-                let spec_moved = moved.into_iter().filter(|moved| {
+                let (spec_moved, restated): (Vec<_>, Vec<_>) = moved.into_iter().partition(|moved| {
                     moved.former.as_ref().map(generation) != self.remote_configs.get(&moved.key).map(generation)
                 });
-                MovedInputs { remote_configs: spec_moved.map(|moved| moved.key).collect(), ..MovedInputs::default() }
+                MovedInputs {
+                    remote_configs: spec_moved.into_iter().map(|moved| moved.key).collect(),
+                    restated: restated.into_iter().map(|moved| moved.key).collect(),
+                    ..MovedInputs::default()
+                }
             }
             InputEvent::ConfigMap(event) => {
                 let moved = self.config_maps.apply(part, event, |_| Some(()));
@@ -168,13 +172,10 @@ impl WatchedInputs {
             }
             InputEvent::Secret(event) => {
                 let moved = self.secrets.apply(part, event, |secret| Some(stored_revision(&secret)));
-                let holds_revision = |moved: &&Moved<Option<StoredRevision>>| {
-                    let present = self.secrets.get(&moved.key);
-                    present.or(moved.former.as_ref()).is_some_and(Option::is_some)
-                };
-                let revisions = moved.iter().filter(holds_revision).map(|moved| moved.key.namespace.clone()).collect();
+                let revisions = moved.iter().map(|moved| &moved.key).filter(|key| key.name.starts_with(NAME_PREFIX));
+                let revisions = revisions.cloned().collect();
                 let sources = moved.into_iter().map(|moved| Source { kind: SourceKind::Secret, key: moved.key });
-                MovedInputs { remote_configs: self.referring(sources), revisions }
+                MovedInputs { remote_configs: self.referring(sources), revisions, ..MovedInputs::default() }
             }
         }
     }
@@ -315,13 +316,12 @@ fn readable(object: DeserializeGuard<RemoteConfig>) -> Option<Arc<RemoteConfig>>
 }
 
 fn stored_revision(secret: &PartialObjectMeta<Secret>) -> Option<StoredRevision> {
-    let annotation = |name: &str| secret.annotations().get(name).cloned();
-    Some(StoredRevision {
-        name: secret.name_any(),
+    let name = secret.name_any();
+    name.starts_with(NAME_PREFIX).then(|| StoredRevision {
+        name,
         uid: secret.uid().unwrap_or_default(),
         version: secret.resource_version().unwrap_or_default(),
-        hash: annotation(HASH_ANNOTATION)?,
-        inputs: annotation(INPUTS_ANNOTATION).unwrap_or_default(),
+        inputs: secret.annotations().get(INPUTS_ANNOTATION).cloned().unwrap_or_default(),
     })
 }
 
@@ -398,7 +398,8 @@ mod tests {
         let mut written = remote_config(1, "token");
         written.metadata.resource_version = Some("9".into());
         let status = InputEvent::RemoteConfig(Event::Apply(DeserializeGuard(Ok(written))));
-        assert_eq!(moved(&mut inputs, status), BTreeSet::new(), "our own status");
+        let moved_by_status = inputs.apply(&None, status);
+        assert_eq!((moved_by_status.remote_configs, moved_by_status.restated), (BTreeSet::new(), base()));
         assert_eq!(moved(&mut inputs, InputEvent::RemoteConfig(Event::Apply(guarded(2, "token")))), base());
     }
 
@@ -451,15 +452,14 @@ mod tests {
     }
 
     #[test]
-    fn a_revision_that_appears_or_vanishes_concerns_the_fleets_of_its_namespace() {
+    fn a_revision_that_appears_or_vanishes_is_told_by_its_name() {
         let mut inputs = inputs();
-        let mut stored: PartialObjectMeta<Secret> = metadata("opamp-revision-0c1d2e3f-3f9a1c2b07", "1");
-        stored.annotations_mut().insert(HASH_ANNOTATION.into(), "3f".repeat(32));
-        let telemetry = BTreeSet::from(["telemetry".to_owned()]);
+        let name = "opamp-revision-0c1d2e3f-3f9a1c2b07";
+        let revision = BTreeSet::from([ObjectKey::new("telemetry", name)]);
         let mut revisions = |event| inputs.apply(&None, InputEvent::Secret(event)).revisions;
-        assert_eq!(revisions(Event::Apply(stored.clone())), telemetry);
+        assert_eq!(revisions(Event::Apply(metadata(name, "1"))), revision);
         assert_eq!(revisions(Event::Apply(metadata("token", "1"))), BTreeSet::new());
-        assert_eq!(revisions(Event::Delete(stored)), telemetry);
+        assert_eq!(revisions(Event::Delete(metadata(name, "2"))), revision);
         assert_eq!(revisions(Event::Delete(metadata("token", "1"))), BTreeSet::new());
     }
 }

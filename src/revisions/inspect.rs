@@ -11,7 +11,7 @@ use crate::{
         remote_config::{ConfigFileStatus, ConfigFormat, RemoteConfigSpec, TemplateMode},
     },
     catalog::{
-        ConfigHash, RevisionFile,
+        ConfigHash, Origin, RevisionFile,
         offers::{config_hash, quoting},
         template::Template,
         yaml::{self, Quoting},
@@ -104,7 +104,10 @@ impl Inspection {
         let status = |InspectedFile { file, .. }: &InspectedFile| ConfigFileStatus {
             name: file.name.clone(),
             size: i64::try_from(file.body.len()).unwrap_or(i64::MAX),
-            hash: ConfigHash::of(&file.body).to_string(),
+            hash: match file.origin {
+                Origin::Inline | Origin::ConfigMap => Some(ConfigHash::of(&file.body).to_string()),
+                Origin::Secret => None,
+            },
         };
         self.files.iter().map(status).collect()
     }
@@ -271,10 +274,20 @@ mod tests {
         let statuses = inspection.file_statuses();
         assert_eq!((statuses[0].name.as_str(), statuses[0].size), ("b", 3));
         // SHA-256 of "abc": FIPS 180-2, appendix B.1
-        assert_eq!(statuses[0].hash, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        let digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(statuses[0].hash.as_deref(), Some(digest));
         let in_order_of_names = [("a", "text/yaml", &b""[..]), ("b", "", b"abc")];
         assert_eq!(inspection.hash(), Some(config_hash(in_order_of_names.into_iter())));
         assert_eq!(inspect(&spec("Disabled", "Opaque", &from_secret()), &BTreeMap::new()).hash(), None);
+    }
+
+    #[test]
+    fn the_body_of_a_secret_has_no_hash_of_its_own() {
+        let bodies = BTreeMap::from([(secret("a"), Ok(Bytes::from_static(b"hunter2")))]);
+        let inspection = inspect(&spec("Disabled", "Opaque", &from_secret()), &bodies);
+        let statuses = inspection.file_statuses();
+        assert_eq!((statuses[0].size, &statuses[0].hash), (7, &None));
+        assert!(inspection.hash().is_some(), "of all files together it is what agents report, too");
     }
 
     #[test]

@@ -6,9 +6,10 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
+use jiff::Timestamp;
 use rand::RngExt;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
@@ -87,5 +88,21 @@ impl Shared {
 /// Both clocks; deadlines by the runtime's, which tests move by hand.
 #[must_use]
 pub fn now() -> Now {
-    Now { instant: tokio::time::Instant::now().into_std(), wall: jiff::Timestamp::now() }
+    let instant = tokio::time::Instant::now().into_std();
+    Now { instant, wall: wall(instant) }
+}
+
+#[cfg(not(test))]
+fn wall(_: Instant) -> Timestamp {
+    Timestamp::now()
+}
+
+/// People's clock moves along with the runtime's.
+#[cfg(test)]
+fn wall(instant: Instant) -> Timestamp {
+    thread_local! {
+        static BEGIN: (Instant, Timestamp) = (Instant::now(), Timestamp::now());
+    }
+    let (begin, wall) = BEGIN.with(|begin| *begin);
+    wall.checked_add(instant.saturating_duration_since(begin)).unwrap_or(wall)
 }

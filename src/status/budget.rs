@@ -30,6 +30,20 @@ impl Default for BudgetLimits {
     }
 }
 
+/// What a request has told of the server.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Heard {
+    /// It answered, whatever it said.
+    Answer,
+    /// It answered 429.
+    TooMany {
+        /// Its `Retry-After`, if it gave one.
+        retry_after: Option<Duration>,
+    },
+    /// It could not be reached, is not ready, or did not answer in time.
+    Nothing,
+}
+
 /// A token bucket: one token is one create, patch or delete.
 #[derive(Debug)]
 pub struct Budget {
@@ -75,13 +89,20 @@ impl Budget {
         self.tokens = (self.tokens + 1.0).min(f64::from(self.limits.burst));
     }
 
-    /// The server answered, whatever it said.
-    pub fn reached(&mut self) {
-        self.unreachable = 0;
+    /// Follows what a request has told of the server.
+    pub fn heard(&mut self, heard: Heard, now: Instant) {
+        match heard {
+            Heard::Answer => self.unreachable = 0,
+            Heard::TooMany { retry_after } => {
+                self.unreachable = 0;
+                self.refused(retry_after, now);
+            }
+            Heard::Nothing => self.unreached(now),
+        }
     }
 
     /// The server answered 429: half as fast from now on, no burst, and nothing before the end of `Retry-After`.
-    pub fn refused(&mut self, retry_after: Option<Duration>, now: Instant) {
+    fn refused(&mut self, retry_after: Option<Duration>, now: Instant) {
         self.advance(now);
         self.pause(retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER), now);
         if self.refused_at.is_some_and(|at| now < at + ONE_REFUSAL) {
@@ -94,7 +115,7 @@ impl Budget {
 
     /// The server could not be reached, or is not ready: a short pause that grows to 2 s. The bucket stays as it is, so
     /// that what could not be written is written at once when the server is back.
-    pub fn unreached(&mut self, now: Instant) {
+    fn unreached(&mut self, now: Instant) {
         self.advance(now);
         if self.paused_until.is_some_and(|until| until > now) {
             return;
@@ -204,7 +225,7 @@ mod tests {
         }
         assert!(now < end + LONGEST_PAUSE);
         assert_eq!(spend_all(&mut budget, now), 2_000);
-        budget.reached();
+        budget.heard(Heard::Answer, now);
         assert!(!budget.is_probing());
     }
 }

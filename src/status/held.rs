@@ -31,8 +31,6 @@ pub(super) struct Held {
     claim: Claim,
     /// Whether it has to be read before it is written again.
     certainty: Certainty,
-    /// Whether the watch has shown this object: only then does its absence there mean that it is gone.
-    shown: bool,
     /// The object in another namespace that this one replaces.
     pub(super) former: Option<Box<Former>>,
 }
@@ -69,8 +67,10 @@ enum Certainty {
 pub(super) enum Ownership {
     /// Nothing speaks against it.
     Kept,
-    /// A session elsewhere has claimed the status over it.
-    Superseded(Box<ConnectionStatus>),
+    /// A session elsewhere has claimed the status before this one could; this is what it wrote.
+    Forestalled(Box<AgentStatus>),
+    /// A session elsewhere has claimed the status over this one; this is what it wrote.
+    Superseded { session: u64, by: Box<AgentStatus> },
 }
 
 impl Held {
@@ -87,7 +87,6 @@ impl Held {
             past_epoch: 0,
             claim: Claim::None,
             certainty: Certainty::Certain,
-            shown: false,
             former: None,
         };
         held.take(stored);
@@ -113,9 +112,6 @@ impl Held {
     }
 
     fn take(&mut self, stored: Stored) {
-        if *self.object_uid != *stored.object_uid {
-            self.shown = false;
-        }
         self.object_uid = stored.object_uid.into();
         self.resource_version = stored.resource_version.into();
         self.generation = stored.generation;
@@ -131,6 +127,9 @@ impl Held {
     /// It was read again. Tells whether a session elsewhere has claimed the status over ours.
     pub(super) fn reread(&mut self, stored: Stored, owner: &Owner) -> Ownership {
         let shows = connection(&stored.status);
+        let status = AgentStatus::deserialize(&stored.status).unwrap_or_default();
+        let by = |other| Box::new(AgentStatus { connection: Some(other), ..status });
+        let former = self.epoch;
         self.take(stored);
         let is_ours = shows.as_ref().is_some_and(|connection| {
             connection.replica == owner.replica && connection.incarnation == owner.incarnation
@@ -139,10 +138,14 @@ impl Held {
             (Claim::Asked { session, epoch }, _) if is_ours && self.epoch == epoch => {
                 self.claim = Claim::Had { session, epoch };
             }
+            (Claim::Asked { .. } | Claim::None, Some(other)) if !is_ours && self.epoch > former => {
+                self.claim = Claim::None;
+                return Ownership::Forestalled(by(other));
+            }
             (Claim::Asked { .. }, _) => self.claim = Claim::None,
             (Claim::Had { session, epoch }, Some(other)) if !is_ours && self.epoch >= epoch => {
                 self.claim = Claim::Lost { session };
-                return Ownership::Superseded(Box::new(other));
+                return Ownership::Superseded { session, by: by(other) };
             }
             // It was made anew meanwhile, or restored from the past: to be claimed again.
             (Claim::Had { epoch, .. }, _) if self.epoch < epoch => self.claim = Claim::None,
@@ -204,18 +207,18 @@ impl Held {
         self.certainty = Certainty::Doubtful;
     }
 
-    /// Whether it has to be read first. What the watch shows gives cause for it: a change of the spec, a higher epoch,
-    /// another object of this name, or none any more.
-    pub(super) fn is_doubtful(&mut self, shown: Option<&AgentSummary>) -> bool {
-        let news = match shown {
-            None => self.shown,
-            Some(shown) if *shown.object_uid != *self.object_uid => true,
-            Some(shown) => {
-                self.shown = true;
-                shown.generation > self.generation || shown.epoch() > self.epoch
-            }
-        };
-        news || self.certainty == Certainty::Doubtful
+    /// Whether it has to be read first.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.certainty == Certainty::Doubtful
+    }
+
+    /// Whether what the watch shows is what is held, or an earlier state of it. Versions of one object are numbers that
+    /// grow (Kubernetes 1.35 promises it).
+    pub(super) fn agrees_with(&self, shown: Option<&AgentSummary>) -> bool {
+        let version = |text: &str| text.parse::<u64>().ok();
+        shown.is_some_and(|shown| {
+            *shown.object_uid == *self.object_uid && version(&shown.resource_version) <= version(&self.resource_version)
+        })
     }
 
     /// The status as the API server returned it.
@@ -300,7 +303,9 @@ mod tests {
             let ownership = held.reread(stored(replica, incarnation, epoch), &owner());
             assert_eq!(held.epoch_for(1), expected_epoch, "{case}");
             assert_eq!(held.is_lost_for(1), is_lost, "{case}");
-            assert_eq!(ownership != Ownership::Kept, is_lost, "{case}");
+            assert_eq!(matches!(ownership, Ownership::Superseded { session: 1, .. }), is_lost, "{case}");
+            let is_forestalled = case.ends_with("claimed elsewhere") && !is_lost || case.ends_with("was faster");
+            assert_eq!(matches!(ownership, Ownership::Forestalled(_)), is_forestalled, "{case}");
         }
     }
 

@@ -10,6 +10,7 @@ pub mod difference;
 mod findings;
 mod held;
 pub mod labels;
+mod ledger;
 pub mod metrics;
 mod objects;
 mod pace;

@@ -57,8 +57,8 @@ impl Room {
         Self { limits, entering: HashMap::new(), waiting: HashMap::new(), order: BTreeSet::new() }
     }
 
-    /// Whether an object may be made for this agent. If so it counts until [`Self::entered`] or [`Self::leave`]; if not the
-    /// agent waits.
+    /// Whether an object may be made for this agent. If so it counts until [`Self::entered`] or [`Self::leave`]; if not
+    /// the agent waits. Whoever waits is never overtaken by an agent whose session is younger.
     pub(super) fn enter(
         &mut self,
         uid: InstanceUid,
@@ -68,13 +68,14 @@ impl Room {
     ) -> bool {
         let kind = if fleet.is_some() { Kind::Matched } else { Kind::Unmatched };
         self.leave(uid);
-        if self.vacant(kind, occupied) > 0 {
-            self.entering.insert(uid, kind);
-            return true;
-        }
         self.order.insert((since, uid));
         self.waiting.insert(uid, Guest { since, fleet: fleet.map(ToOwned::to_owned) });
-        false
+        let may_enter = self.vacant(kind, occupied) > 0 && self.next(occupied).contains(&uid);
+        if may_enter {
+            self.leave(uid);
+            self.entering.insert(uid, kind);
+        }
+        may_enter
     }
 
     /// The agent needs no object any more, or did not get one.
@@ -187,7 +188,10 @@ mod tests {
         assert_eq!(room.next(Occupied { agents: 2, unmatched: 0 }), [agent(4), agent(2)]);
         room.leave(agent(2));
         assert_eq!(room.next(Occupied { agents: 3, unmatched: 1 }), [agent(3)]);
-        assert!(room.enter(agent(3), Some("a"), at(20), Occupied { agents: 3, unmatched: 1 }));
+        let vacant = Occupied { agents: 3, unmatched: 1 };
+        assert!(!room.enter(agent(5), Some("a"), at(21), vacant), "an older session waits");
+        assert!(room.enter(agent(3), Some("a"), at(20), vacant));
+        room.leave(agent(5));
         assert_eq!(room.uncounted(), BTreeMap::from([("a".into(), 1)]));
     }
 }

@@ -3,16 +3,14 @@
 //! A turn is a loop of small steps over what is held of the object: adopt, create, read again, move, write. After each
 //! the view is asked anew, so that what is written is the latest.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Instant,
-};
+use std::sync::{Arc, Mutex};
 
 use jiff::Timestamp;
+use serde::Deserialize as _;
 use tracing::{debug, warn};
 
 use super::{
-    budget::Budget,
+    budget::{Budget, Heard},
     difference::difference,
     held::{Held, Ownership},
     labels::labels,
@@ -108,10 +106,9 @@ impl Turn {
             self.forget();
             return Ok(Step::Done);
         };
-        let Some(held) = &mut self.held else { return self.adopt_or_create(&view).await };
-        let shown = self.desk.index.get(&self.uid).into_iter().find(|shown| *shown.namespace == *held.namespace);
-        if held.is_doubtful(shown.as_deref()) {
-            return self.read_again(&view).await;
+        let Some(held) = &self.held else { return self.adopt_or_create(&view).await };
+        if held.is_doubtful() {
+            return self.read_again().await;
         }
         if held.is_lost_for(view.session) {
             if !view.is_connected() {
@@ -125,7 +122,8 @@ impl Turn {
         self.write(&view).await
     }
 
-    /// The agent is new to this process. Its object, if there is one, knows more than the agent has told yet.
+    /// The agent is new to this process. Its object, if there is one, knows more than the agent has told yet. Of two, as
+    /// a move leaves them that ended in the middle, the one that was claimed last knows the most.
     async fn adopt_or_create(&mut self, view: &AgentView) -> Result<Step, Failure> {
         let absent_from = self.absent_from.as_deref();
         let shown = self
@@ -134,7 +132,7 @@ impl Turn {
             .get(&self.uid)
             .into_iter()
             .filter(|shown| Some(&*shown.namespace) != absent_from)
-            .max_by_key(|shown| (*shown.namespace == *view.namespace, shown.epoch()));
+            .max_by_key(|shown| (shown.epoch(), *shown.namespace == *view.namespace));
         match shown {
             Some(shown) => self.adopt(&shown.namespace).await,
             None => self.create(view).await,
@@ -144,15 +142,20 @@ impl Turn {
     async fn adopt(&mut self, namespace: &str) -> Result<Step, Failure> {
         match self.get(namespace).await {
             Ok(stored) => {
-                // A status of another version may not read as ours; the agent will tell everything itself.
-                let status: AgentStatus = serde_json::from_value(stored.status.clone()).unwrap_or_default();
-                self.desk.views.remembered(&self.uid, &status);
+                self.recall(&stored);
                 self.held = Some(Held::after(stored, self.past_epoch.unwrap_or(0)));
             }
             Err(Failure::NotFound) => self.absent_from = Some(namespace.into()),
             Err(failure) => return Err(failure),
         }
         Ok(Step::Next)
+    }
+
+    /// Tells whoever shows the agent what an object says that somebody else has written.
+    fn recall(&self, stored: &Stored) {
+        // A status of another version may not read as ours; the agent will tell everything itself.
+        let status = AgentStatus::deserialize(&stored.status).unwrap_or_default();
+        self.desk.views.remembered(&self.uid, &status);
     }
 
     async fn create(&mut self, view: &AgentView) -> Result<Step, Failure> {
@@ -182,17 +185,21 @@ impl Turn {
     }
 
     /// Something gave cause to doubt what is held.
-    async fn read_again(&mut self, view: &AgentView) -> Result<Step, Failure> {
+    async fn read_again(&mut self) -> Result<Step, Failure> {
         let Some(held) = &self.held else { return Ok(Step::Next) };
         let namespace = held.namespace.clone();
         let result = self.get(&namespace).await;
         let Some(held) = &mut self.held else { return Ok(Step::Next) };
         match result {
             Ok(stored) => {
-                if let Ownership::Superseded(by) = held.reread(stored, &self.desk.owner) {
-                    debug!(uid = %self.uid, replica = by.replica, epoch = by.epoch, "a session elsewhere has claimed the agent");
-                    self.desk.metrics.superseded();
-                    self.desk.views.superseded(&self.uid, view.session, &by);
+                match held.reread(stored, &self.desk.owner) {
+                    Ownership::Kept => {}
+                    Ownership::Forestalled(by) => self.desk.views.remembered(&self.uid, &by),
+                    Ownership::Superseded { session, by } => {
+                        debug!(uid = %self.uid, "a session elsewhere has claimed the agent");
+                        self.desk.metrics.superseded();
+                        self.desk.views.superseded(&self.uid, session, &by);
+                    }
                 }
                 Ok(Step::Next)
             }
@@ -216,7 +223,11 @@ impl Turn {
     /// The agent belongs into another namespace: made there, claimed there by the next step, and then deleted here.
     async fn relocate(&mut self, view: &AgentView) -> Result<Step, Failure> {
         let stored = match self.make(view).await {
-            Err(Failure::AlreadyExists) => self.get(&view.namespace).await?,
+            Err(Failure::AlreadyExists) => {
+                let stored = self.get(&view.namespace).await?;
+                self.recall(&stored);
+                stored
+            }
             other => other?,
         };
         if let Some(old) = &self.held {
@@ -351,14 +362,9 @@ impl Turn {
 
     /// The budget follows what every answer says about the server.
     fn heard<T>(&self, result: Result<T, Failure>) -> Result<T, Failure> {
-        let now: Instant = now();
-        let mut budget = locked(&self.limits.budget);
-        match &result {
-            Err(Failure::Unreachable(_) | Failure::NoAnswer) => budget.unreached(now),
-            Err(Failure::Throttled { retry_after }) => {
-                budget.reached();
-                budget.refused(*retry_after, now);
-            }
+        let heard = match &result {
+            Err(Failure::Unreachable(_) | Failure::NoAnswer) => Heard::Nothing,
+            Err(Failure::Throttled { retry_after }) => Heard::TooMany { retry_after: *retry_after },
             Ok(_)
             | Err(
                 Failure::Conflict
@@ -366,8 +372,9 @@ impl Turn {
                 | Failure::NotFound
                 | Failure::Uncertain(_)
                 | Failure::Refused(_),
-            ) => budget.reached(),
-        }
+            ) => Heard::Answer,
+        };
+        locked(&self.limits.budget).heard(heard, now());
         result
     }
 

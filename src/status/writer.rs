@@ -1,7 +1,7 @@
 //! The writer: one task that owns what is held of every object, and starts a turn for whoever is due.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -9,13 +9,13 @@ use std::{
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use kube::Client;
 use tokio::{
-    sync::{Notify, watch},
+    sync::{Notify, broadcast::error::RecvError, watch},
     time::{MissedTickBehavior, interval, sleep_until, timeout_at},
 };
 
 use super::{
     budget::{Budget, BudgetLimits},
-    held::Held,
+    ledger::{Ledger, Look},
     metrics::Metrics,
     objects::Objects,
     queue::{self, Urgency, WriteQueue},
@@ -24,11 +24,7 @@ use super::{
     turn::{Desk, Limits, Turn},
     view::AgentView,
 };
-use crate::{
-    agents::index::AgentIndex,
-    api::agent::{AgentStatus, ConnectionStatus},
-    opamp::InstanceUid,
-};
+use crate::{agents::index::AgentIndex, api::agent::AgentStatus, opamp::InstanceUid};
 
 /// How often room is looked for, and counts are published.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
@@ -43,17 +39,19 @@ pub trait AgentViews: Send + Sync + 'static {
     /// stops showing an agent for another cause than [`Self::released`] touches it, or a few kilobytes stay held.
     fn view(&self, uid: &InstanceUid) -> Option<AgentView>;
 
-    /// An object that existed before this process met the agent, read once before the first write; see
-    /// [`super::recall::recall`]. The view is asked for again afterwards.
+    /// An object that existed before this process met the agent, read once before the first write, and again if a session
+    /// elsewhere has claimed it before that; see [`super::recall::recall`]. The view is asked for again afterwards: it may
+    /// be gone if the object is that session's.
     fn remembered(&self, uid: &InstanceUid, status: &AgentStatus);
 
     /// The API server has acknowledged this status, written for this session: its epoch is in `connection`, and a
     /// re-offer that it shows as granted may be sent.
     fn written(&self, uid: &InstanceUid, session: u64, status: &AgentStatus);
 
-    /// A session elsewhere has claimed the agent over this one. Nothing more is written for this session. If it turns out
-    /// to be alive and the older one (`by.since`), the view gets a new session number and the agent is touched.
-    fn superseded(&self, uid: &InstanceUid, session: u64, by: &ConnectionStatus);
+    /// A session elsewhere has claimed the agent over this one, with this status. Nothing more is written for this session,
+    /// which need not be the latest that was shown. If it turns out to be alive and the older one (`by.connection.since`), the view gets a new session number and the
+    /// agent is touched.
+    fn superseded(&self, uid: &InstanceUid, session: u64, by: &AgentStatus);
 
     /// That this session is over is written, or was never worth an object: unless a newer session has begun, the agent
     /// may be forgotten. The leader answers for its object now.
@@ -164,7 +162,8 @@ impl StatusWriter {
         index.synced().await;
         let shared = &*self.shared;
         let desk = Arc::new(shared.desk(client, index, views));
-        let mut held: HashMap<InstanceUid, Held> = HashMap::new();
+        let mut ledger = Ledger::default();
+        let mut changes = desk.index.changes();
         let mut turns = FuturesUnordered::new();
         let mut housekeeping = interval(HOUSEKEEPING);
         let mut sweep = interval(SWEEP);
@@ -174,7 +173,7 @@ impl StatusWriter {
             let next = loop {
                 match shared.next(turns.len()) {
                     queue::Turn::Now(uid) => {
-                        let turn = Turn::new(Arc::clone(&desk), Arc::clone(&shared.limits), uid, held.remove(&uid));
+                        let turn = Turn::new(Arc::clone(&desk), Arc::clone(&shared.limits), uid, ledger.hand_out(uid));
                         turns.push(turn.run());
                     }
                     queue::Turn::At(at) => break at,
@@ -183,10 +182,22 @@ impl StatusWriter {
             };
             tokio::select! {
                 Some((uid, kept, ended)) = turns.next(), if !turns.is_empty() => {
-                    held.extend(kept.map(|kept| (uid, kept)));
                     locked(&shared.queue).finish(uid, ended, now());
+                    shared.look_at(uid, ledger.take_back(uid, kept, &desk.index));
                     shared.settled.notify_waiters();
                 }
+                change = changes.recv() => match change {
+                    Ok(change) => {
+                        shared.look_at(change.uid, ledger.follow(change.uid, &desk.index));
+                    }
+                    Err(RecvError::Lagged(_)) => {
+                        for uid in ledger.follow_all(&desk.index) {
+                            shared.look_at(uid, Look::Needed);
+                        }
+                    }
+                    // The index lives as long as the desk.
+                    Err(RecvError::Closed) => {}
+                },
                 () = shared.wake.notified() => {}
                 () = sleep_until(next.into()) => {}
                 _ = housekeeping.tick() => shared.keep_house(&desk),
@@ -225,6 +236,13 @@ impl Shared {
             budget.refund();
         }
         turn
+    }
+
+    fn look_at(&self, uid: InstanceUid, look: Look) {
+        match look {
+            Look::Needless => {}
+            Look::Needed => locked(&self.queue).touch(uid, Urgency::Rest, now()),
+        }
     }
 
     fn keep_house(&self, desk: &Desk) {

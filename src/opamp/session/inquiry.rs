@@ -40,6 +40,14 @@ impl Inquiry {
         *self = Self::Asked { tries: 0, again_at: until };
     }
 
+    /// Whether something is wanted that was not asked for.
+    pub(super) fn is_due(self) -> bool {
+        match self {
+            Self::Due { .. } => true,
+            Self::Closed | Self::Asked { .. } => false,
+        }
+    }
+
     /// It has come.
     pub(super) fn close(&mut self) {
         *self = Self::Closed;

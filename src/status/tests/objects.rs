@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use serde_json::json;
 
 use super::{
-    api_server::ApiServer,
+    api_server::{ApiServer, Fault},
     bench::{Bench, Told, agent, of_another_replica, pass},
 };
 use crate::{
@@ -86,6 +86,60 @@ async fn an_object_deleted_by_a_person_is_made_anew_while_the_agent_is_connected
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_object_deleted_right_after_its_first_write_is_made_anew_without_a_further_cause() {
+    let bench = Bench::empty();
+    bench.change(agent(1), |_| {});
+    bench.settled().await;
+    bench.show();
+    pass(Duration::from_secs(10)).await;
+    assert_eq!(bench.server.requests(), ["POST telemetry", "PATCH telemetry status"], "its own writes are no news");
+    bench.server.delete("telemetry", &agent(1).to_string());
+    bench.show();
+    pass(Duration::from_secs(10)).await;
+    assert_eq!(bench.server.requests(), ["GET telemetry", "POST telemetry", "PATCH telemetry status"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_person_changes_of_a_status_or_of_our_labels_is_put_right() {
+    let bench = Bench::empty();
+    bench.change(agent(1), |_| {});
+    bench.settled().await;
+    let name = agent(1).to_string();
+    let before = bench.server.object("telemetry", &name).expect("the object");
+    bench.server.modify("telemetry", &name, &json!({"status": {"fleet": "nonsense", "capabilities": null}}));
+    bench.server.modify(
+        "telemetry",
+        &name,
+        &json!({"metadata": {"labels": {"opamp.dev/fleet": null, "team": "shop"}}}),
+    );
+    bench.server.requests();
+    bench.show();
+    pass(Duration::from_secs(10)).await;
+    assert_eq!(bench.server.requests(), ["GET telemetry", "PATCH telemetry status", "PATCH telemetry"]);
+    let after = bench.server.object("telemetry", &name).expect("the object");
+    assert_eq!(after["status"], before["status"]);
+    assert_eq!(after["metadata"]["labels"]["opamp.dev/fleet"], "edge");
+    assert_eq!(after["metadata"]["labels"]["team"], "shop", "other people's labels are theirs");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_during_a_turn_is_met_after_it() {
+    let bench = Bench::empty();
+    bench.change(agent(1), |_| {});
+    bench.settled().await;
+    bench.show();
+    bench.server.requests();
+    bench.server.fail_next(Fault::Silence);
+    bench.change(agent(1), |view| view.record.custom_capabilities.push("io.example".into()));
+    pass(Duration::from_secs(6)).await;
+    assert_eq!(bench.server.requests(), ["PATCH telemetry status"], "it is under way");
+    bench.server.delete("telemetry", &agent(1).to_string());
+    bench.show();
+    pass(Duration::from_secs(20)).await;
+    assert_eq!(bench.server.requests(), ["GET telemetry", "POST telemetry", "PATCH telemetry status"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_deletion_that_the_watch_has_not_shown_is_met_by_the_patch() {
     let bench = Bench::empty();
     bench.change(agent(1), |_| {});
@@ -151,6 +205,23 @@ async fn a_restarted_operator_moves_what_it_finds_elsewhere() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_move_that_ended_before_the_claim_is_completed_by_the_next_process() {
+    let server = ApiServer::default();
+    server.put("opamp-system", &agent(1).to_string(), &json!({}), &of_another_replica(6));
+    server.put("telemetry", &agent(1).to_string(), &json!({"opamp.dev/fleet": "edge"}), &json!({}));
+    let bench = Bench::start(server, WriterLimits::default());
+    bench.change(agent(1), |view| view.record.description = None);
+    bench.settled().await;
+    assert_eq!(
+        bench.server.requests(),
+        ["GET opamp-system", "POST telemetry", "GET telemetry", "PATCH telemetry status", "DELETE opamp-system"]
+    );
+    assert_eq!(bench.epoch("telemetry", agent(1)), 7, "the leader deletes the object of the lower epoch");
+    let attributes = bench.status("telemetry", agent(1)).attributes.expect("attributes");
+    assert_eq!(attributes.identifying["service.name"], "from-the-status");
+}
+
+#[tokio::test(start_paused = true)]
 async fn agents_beyond_the_cap_are_counted_and_get_their_object_when_there_is_room() {
     let objects = ObjectLimits { agents: 1, unmatched: 1 };
     let bench = Bench::start(ApiServer::default(), WriterLimits { objects, ..WriterLimits::default() });
@@ -169,8 +240,9 @@ async fn agents_beyond_the_cap_are_counted_and_get_their_object_when_there_is_ro
     bench.show();
     pass(Duration::from_secs(4)).await;
     assert!(bench.server.object("telemetry", &agent(3).to_string()).is_some(), "the oldest session comes first");
-    assert_eq!(*uncounted.borrow(), BTreeMap::from([("fleet-uid".to_owned(), 1)]));
+    assert_eq!(*uncounted.borrow(), BTreeMap::from([("fleet-uid".to_owned(), 2)]));
     bench.disconnect(agent(2));
+    bench.disconnect(agent(1));
     bench.settled().await;
     pass(Duration::from_secs(2)).await;
     assert_eq!(*uncounted.borrow(), BTreeMap::new());
