@@ -17,7 +17,11 @@ use super::{
     store::{locked, now},
     stored::{Draft, EFFECTIVE_CONFIG_TYPE, HASH_ANNOTATION},
 };
-use crate::{api::FIELD_MANAGER, kubernetes::describe, status::budget::Budget};
+use crate::{
+    api::FIELD_MANAGER,
+    kubernetes::describe,
+    status::budget::{Budget, Heard},
+};
 
 /// A healthy API server answers in milliseconds.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
@@ -72,40 +76,24 @@ impl Writer {
     }
 
     async fn limited<T>(&self, request: impl Future<Output = Result<T, kube::Error>>) -> Answer<T> {
-        let answer = timeout(TIME_LIMIT, request).await;
-        let mut budget = locked(&self.budget);
-        match answer {
-            Ok(Ok(object)) => {
-                budget.reached();
-                Answer::Given(object)
-            }
+        let (heard, answer) = match timeout(TIME_LIMIT, request).await {
+            Ok(Ok(object)) => (Heard::Answer, Answer::Given(object)),
             Ok(Err(kube::Error::Api(status))) => match status.code {
                 429 => {
                     let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
-                    budget.refused(Some(Duration::from_secs(seconds.into())), now());
-                    Answer::None
+                    (Heard::TooMany { retry_after: Some(Duration::from_secs(seconds.into())) }, Answer::None)
                 }
-                503 | 504 => {
-                    budget.unreached(now());
-                    Answer::None
-                }
-                409 => {
-                    budget.reached();
-                    Answer::Conflict
-                }
-                _ => {
-                    budget.reached();
-                    Answer::Refused(describe(&kube::Error::Api(status)))
-                }
+                503 | 504 => (Heard::Nothing, Answer::None),
+                409 => (Heard::Answer, Answer::Conflict),
+                _ => (Heard::Answer, Answer::Refused(describe(&kube::Error::Api(status)))),
             },
             Ok(Err(error @ (kube::Error::SerdeError(_) | kube::Error::BuildRequest(_)))) => {
-                Answer::Refused(describe(&error))
+                return Answer::Refused(describe(&error));
             }
-            Ok(Err(_)) | Err(_) => {
-                budget.unreached(now());
-                Answer::None
-            }
-        }
+            Ok(Err(_)) | Err(_) => (Heard::Nothing, Answer::None),
+        };
+        locked(&self.budget).heard(heard, now());
+        answer
     }
 }
 
