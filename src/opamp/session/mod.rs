@@ -138,6 +138,8 @@ impl Session {
             self.record.available_components = available_components;
         }
         let has_reported = self.reported.contains(Parts::REMOTE_CONFIG_STATUS);
+        let report = self.record.remote_config.as_ref().filter(|_| has_reported);
+        let applied = report.filter(|report| report.state == RemoteConfigState::Applied).map(|report| &report.hash);
         match (&mut self.record.failed_config, failed) {
             // What was known of the failure before tells since when it is one, and why if the agent has not said so again.
             (Some(own), Some(failed)) if own.hash == failed.hash => {
@@ -147,6 +149,8 @@ impl Session {
                 }
             }
             (own, Some(failed)) if !has_reported => *own = Some(failed),
+            // It reports what it went back to: that does not undo the failure.
+            (own @ None, Some(failed)) if applied != Some(&failed.hash) => *own = Some(failed),
             (_, Some(_) | None) => {}
         }
         if has_reported {

@@ -279,3 +279,19 @@ fn the_offer_is_shared_and_not_copied() {
     let encoded = &stage.offer.remote_config.as_ref().unwrap().encoded;
     assert_eq!(outbound.tail.as_ref().unwrap().as_ptr(), encoded.as_ptr());
 }
+
+#[test]
+fn a_failure_that_is_learnt_after_the_agent_has_reported_counts_unless_it_was_overcome() {
+    // AMB-24: the agent went back by itself, and what an earlier process saw fail is read after its first report
+    for (case, content, status) in
+        [("it went back", "good", Applied), ("it has none yet", "", Unset), ("it works now", "bad", Applied)]
+    {
+        let mut stage = Stage::new();
+        let _ = stage.hears(socket(1), full(1).status(content, status));
+        let failed = FailedConfig { hash: hash_of("bad"), error: String::new(), at: stage.now.wall };
+        stage.session.remember(Remembered { failed: Some(failed), ..Remembered::default() });
+        stage.offer = offering("bad");
+        assert_eq!(stage.pushes(), [], "{case}");
+        assert_eq!(stage.session.record().failed_config.is_some(), content != "bad", "{case}");
+    }
+}
