@@ -19,6 +19,7 @@ use super::{
     agents::Agents,
     connection::{Connection, Transport},
     drain::Drain,
+    http::coding::CODERS,
     limits::Limits,
     metrics::Metrics,
     room::Stored,
@@ -36,6 +37,8 @@ pub struct Shared {
     pub drain: Drain,
     /// Room for unfinished messages, in bytes.
     pub room: Arc<Semaphore>,
+    /// Large bodies that may be compressed or decompressed at the same time.
+    pub coders: Semaphore,
     /// Moves when every agent may have something new to be told.
     pub generation: watch::Receiver<u64>,
     pub tasks: TaskTracker,
@@ -60,6 +63,7 @@ impl Shared {
             room: Arc::new(Semaphore::new(
                 limits.unfinished_bytes.max(limits.message_bytes).min(Semaphore::MAX_PERMITS),
             )),
+            coders: Semaphore::new(CODERS),
             generation,
             tasks: TaskTracker::new(),
             connections: AtomicU64::new(0),

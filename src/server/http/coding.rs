@@ -8,9 +8,15 @@ use flate2::{
     write::{GzEncoder, MultiGzDecoder},
 };
 use http::{HeaderMap, header};
-use tokio::task::yield_now;
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    task::yield_now,
+};
 
 use super::super::room::{StoreError, Stored};
+
+/// Bodies of several slices that are coded at the same time: the tables of an encoder have 270 kB.
+pub const CODERS: usize = 8;
 
 /// Bytes that are decoded or encoded before other tasks have their turn: at most a few milliseconds' work, whatever a
 /// peer has made of them.
@@ -81,7 +87,8 @@ fn is_refused(parameters: &str) -> bool {
 }
 
 /// The body as it was before compression, put into `stored`. Stops at its limit, whatever is still to come.
-pub async fn inflate(body: &[u8], stored: Stored) -> Result<Bytes, CodingError> {
+pub async fn inflate(body: &[u8], stored: Stored, coders: &Semaphore) -> Result<Bytes, CodingError> {
+    let _turn = turn(body.len(), coders).await;
     let mut decoder = MultiGzDecoder::new(stored);
     for (index, slice) in body.chunks(SLICE).enumerate() {
         if index > 0 {
@@ -92,15 +99,23 @@ pub async fn inflate(body: &[u8], stored: Stored) -> Result<Bytes, CodingError> 
     decoder.finish().map(Bytes::from).map_err(failure)
 }
 
+/// Waits until so many bytes may be coded. What is done in one slice need not wait: nobody else runs meanwhile.
+async fn turn(bytes: usize, coders: &Semaphore) -> Option<SemaphorePermit<'_>> {
+    // It is never closed.
+    if bytes > SLICE { coders.acquire().await.ok() } else { None }
+}
+
 fn failure(error: io::Error) -> CodingError {
     error.downcast::<StoreError>().map_or_else(CodingError::Corrupt, CodingError::Store)
 }
 
 /// The parts of a body, one after the other, compressed into `stored`. Fast, because each reply is compressed anew.
-pub async fn deflate(parts: [&[u8]; 2], stored: Stored) -> io::Result<Bytes> {
+pub async fn deflate(parts: [&[u8]; 2], stored: Stored, coders: &Semaphore) -> io::Result<Bytes> {
+    let _turn = turn(parts.iter().map(|part| part.len()).sum(), coders).await;
     let mut encoder = GzEncoder::new(stored, Compression::fast());
     for (index, slice) in parts.into_iter().flat_map(|part| part.chunks(SLICE)).enumerate() {
         if index > 1 {
+            // The first part is an agent's own and small.
             yield_now().await;
         }
         encoder.write_all(slice)?;
@@ -118,11 +133,13 @@ mod tests {
     use super::*;
 
     async fn inflated(body: &[u8], limit: usize) -> Result<Bytes, CodingError> {
-        inflate(body, Stored::new(&Arc::new(Semaphore::new(4 << 20)), limit)).await
+        inflate(body, Stored::new(&Arc::new(Semaphore::new(4 << 20)), limit), &Semaphore::new(1)).await
     }
 
     async fn deflated(body: &[u8]) -> Bytes {
-        deflate([body, &[]], Stored::new(&Arc::new(Semaphore::new(4 << 20)), usize::MAX)).await.unwrap()
+        deflate([body, &[]], Stored::new(&Arc::new(Semaphore::new(4 << 20)), usize::MAX), &Semaphore::new(1))
+            .await
+            .unwrap()
     }
 
     fn headers(name: header::HeaderName, value: &'static str) -> HeaderMap {
@@ -172,7 +189,7 @@ mod tests {
             [("one slice", &b"own head, "[..], &b"shared tail"[..]), ("many slices", &noise, &noise)]
         {
             let room = Arc::new(Semaphore::new(4 << 20));
-            let body = deflate([head, tail], Stored::new(&room, usize::MAX)).await.unwrap();
+            let body = deflate([head, tail], Stored::new(&room, usize::MAX), &Semaphore::new(1)).await.unwrap();
             let whole = [head, tail].concat();
             assert_eq!(inflated(&body, whole.len()).await.unwrap(), whole, "{case}");
             let over = inflated(&body, whole.len() - 1).await;

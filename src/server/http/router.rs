@@ -112,7 +112,9 @@ impl Router {
         shared.metrics.received(Transport::Http, received.len());
         let payload = match coding {
             Coding::Identity => received,
-            Coding::Gzip => coding::inflate(&received, shared.stored(shared.limits.message_bytes)).await?,
+            Coding::Gzip => {
+                coding::inflate(&received, shared.stored(shared.limits.message_bytes), &shared.coders).await?
+            }
         };
         self.progress.charge(payload.len(), now().instant);
         let connection = shared.connection(Transport::Http, identity, self.remote);
@@ -135,7 +137,10 @@ impl Router {
         let compressed = match coding {
             Coding::Identity => None,
             // Where there is no room for it, plain bytes serve as well: what agents share is there already.
-            Coding::Gzip => coding::deflate([&head, &tail], self.shared.stored(usize::MAX)).await.ok(),
+            Coding::Gzip => {
+                let stored = self.shared.stored(usize::MAX);
+                coding::deflate([&head, &tail], stored, &self.shared.coders).await.ok()
+            }
         };
         let is_compressed = compressed.is_some();
         let body = compressed.unwrap_or(head).chain(if is_compressed { Bytes::new() } else { tail });

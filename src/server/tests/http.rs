@@ -11,7 +11,7 @@ use crate::server::{
 };
 
 async fn gzip(shared: &Shared, body: &[u8]) -> Bytes {
-    deflate([body, &[]], shared.stored(usize::MAX)).await.unwrap()
+    deflate([body, &[]], shared.stored(usize::MAX), &shared.coders).await.unwrap()
 }
 
 fn small() -> Limits {
@@ -44,7 +44,10 @@ async fn gzip_works_in_both_directions_if_the_client_says_so() {
     assert_eq!(response.status, 200);
     assert_eq!(response.header("content-encoding"), Some("gzip"));
     assert_eq!(response.header("content-type"), Some("application/x-protobuf"));
-    assert_eq!(inflate(&response.body, harness.shared.stored(1_000)).await.unwrap(), "re: compressed");
+    assert_eq!(
+        inflate(&response.body, harness.shared.stored(1_000), &harness.shared.coders).await.unwrap(),
+        "re: compressed"
+    );
     let response = client.post(&["Content-Encoding: identity", "Accept-Encoding: gzip;q=0"], b"plain").await;
     assert_eq!((response.header("content-encoding"), &response.body[..]), (None, &b"re: plain"[..]));
 }
