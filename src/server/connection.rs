@@ -134,12 +134,11 @@ pub enum CloseReason {
 }
 
 impl CloseReason {
-    /// The reason if this violation was one too many (AMB-19, AMB-22).
+    /// The reason if this violation was one too many (AMB-19).
     #[must_use]
     pub fn after(violation: &Violation) -> Self {
         match violation {
             Violation::NotBinary => Self::TextMessages,
-            Violation::TooLarge { .. } => Self::TooLarge,
             Violation::Undecodable { .. } => Self::Undecodable,
             Violation::HeaderMissing
             | Violation::HeaderTruncated

@@ -7,8 +7,8 @@ use super::effects::Changed;
 use crate::opamp::{
     capabilities::AgentCapabilities,
     messages::{
-        AgentCapabilities as Bit, AgentToServer, AvailableComponents, ComponentHealth, CustomCapabilities,
-        EffectiveConfig, RemoteConfigStatus, RemoteConfigStatuses,
+        AgentCapabilities as Bit, AgentDescription, AgentToServer, AvailableComponents, ComponentHealth,
+        CustomCapabilities, EffectiveConfig, RemoteConfigStatus, RemoteConfigStatuses,
     },
     normalise::{self, EffectiveConfigText},
     record::{AgentRecord, ComponentsSummary, FailedConfig, RemoteConfigReport, RemoteConfigState},
@@ -114,22 +114,9 @@ pub(super) fn apply(record: &mut AgentRecord, message: AgentToServer, now: Times
         connection_settings_status: _,
     } = message;
     if let Some(description) = agent_description {
-        brought.set(
-            &mut record.description,
-            Some(normalise::attributes(&description)),
-            Changed::Details,
-            |novelties| {
-                novelties.attributes = Novelty::New;
-            },
-        );
+        brought.description(record, &description);
     }
-    // Zero is no lawful set of capabilities: it means that they were left out (AMB-08).
-    if capabilities != 0 {
-        let capabilities = AgentCapabilities::from_bits(capabilities);
-        brought.set(&mut record.capabilities, capabilities, Changed::Details, |novelties| {
-            novelties.capabilities = Novelty::New;
-        });
-    }
+    brought.capabilities(record, capabilities);
     if let Some(health) = health {
         brought.health(record, &health);
     }
@@ -154,6 +141,23 @@ impl Brought {
             *place = value;
             self.changed = self.changed.max(changed);
             note(&mut self.novelties);
+        }
+    }
+
+    fn description(&mut self, record: &mut AgentRecord, description: &AgentDescription) {
+        let attributes = normalise::attributes(description);
+        self.set(&mut record.description, Some(attributes), Changed::Details, |novelties| {
+            novelties.attributes = Novelty::New;
+        });
+    }
+
+    /// Zero is no lawful set of capabilities: it means that they were left out (AMB-08).
+    fn capabilities(&mut self, record: &mut AgentRecord, capabilities: u64) {
+        if capabilities != 0 {
+            let capabilities = AgentCapabilities::from_bits(capabilities);
+            self.set(&mut record.capabilities, capabilities, Changed::Details, |novelties| {
+                novelties.capabilities = Novelty::New;
+            });
         }
     }
 

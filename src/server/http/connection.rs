@@ -57,14 +57,7 @@ pub async fn serve<S: Stream>(mut stream: S, remote: SocketAddr, slot: Slot, sha
     let router =
         Router { shared: Arc::clone(&shared), remote, standing: slot.standing, progress: Arc::clone(&progress) };
     let watched = Watched { stream, first, progress: Arc::clone(&progress), shared: Arc::clone(&shared) };
-    let mut connection = http1::Builder::new()
-        // Its only time limit does not tell an idle connection from a half request.
-        .header_read_timeout(None)
-        .max_buf_size(HEAD_BYTES)
-        .max_headers(HEADERS)
-        // Who has said all may still want the answer.
-        .half_close(true)
-        .serve_connection(TokioIo::new(watched), router);
+    let mut connection = builder().serve_connection(TokioIo::new(watched), router);
     let outcome = drive(&mut connection, &progress, &shared).await;
     let parts = connection.into_parts();
     let stream = parts.io.into_inner().stream;
@@ -85,6 +78,18 @@ pub async fn serve<S: Stream>(mut stream: S, remote: SocketAddr, slot: Slot, sha
             end(stream, &shared).await;
         }
     }
+}
+
+fn builder() -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder
+        // Its only time limit does not tell an idle connection from a half request.
+        .header_read_timeout(None)
+        .max_buf_size(HEAD_BYTES)
+        .max_headers(HEADERS)
+        // Who has said all may still want the answer.
+        .half_close(true);
+    builder
 }
 
 /// Ends a connection in order. Whoever does not follow in time is cut off.

@@ -322,7 +322,7 @@ impl Conversation {
         }
         if let Some(violation) = violation {
             self.shared.metrics.violated(violation.rule());
-            match self.offences.commit(&violation, now.instant) {
+            match self.offences.commit(now.instant) {
                 Answer::BadRequest => {}
                 Answer::Close => self.end(Ending::Ours(CloseReason::after(&violation))),
             }

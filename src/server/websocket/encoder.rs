@@ -3,10 +3,7 @@
 use bytes::{Buf, Bytes};
 
 use super::super::connection::CloseReason;
-use crate::opamp::session::Outbound;
-
-/// The varint 0 before every message (WS-02).
-const OPAMP_HEADER: u8 = 0;
+use crate::opamp::{frame, session::Outbound};
 
 /// One frame to send; never masked, never fragmented.
 #[derive(Clone, Debug)]
@@ -28,7 +25,7 @@ impl Outgoing {
     pub fn into_buffer(self) -> impl Buf + Send {
         let (opcode, before, head, tail) = match self {
             Self::Message(Outbound { head, tail }) => {
-                (0x2, Before::of(&[OPAMP_HEADER]), head, tail.unwrap_or_default())
+                (0x2, Before::of(&[frame::HEADER]), head, tail.unwrap_or_default())
             }
             Self::Ping(payload) => (0x9, Before::of(&[]), payload, Bytes::new()),
             Self::Pong(payload) => (0xa, Before::of(&[]), payload, Bytes::new()),
