@@ -10,7 +10,7 @@ fn edge() -> Vec<crate::catalog::FleetEntry> {
 }
 
 fn pair() -> (Replica, Replica) {
-    let a = Replica::with(Default::default(), ("replica-a", "first"), edge());
+    let a = Replica::first(("replica-a", "first"), edge());
     let b = Replica::with(a.server.clone(), ("replica-b", "first"), edge());
     (a, b)
 }

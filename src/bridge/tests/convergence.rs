@@ -139,7 +139,7 @@ impl Traveller {
 impl World {
     fn new() -> Self {
         let fleets = vec![fleet("telemetry", "edge").giving("0")];
-        let a = Replica::with(Default::default(), ("replica-a", "first"), fleets.clone());
+        let a = Replica::first(("replica-a", "first"), fleets.clone());
         let b = Replica::with(a.server.clone(), ("replica-b", "first"), fleets.clone());
         let traveller = || Traveller { agent: Agent::new(), has: Vec::new(), socket: None, half_open: Vec::new() };
         Self { replicas: [a, b], agents: (0..AGENTS).map(|_| traveller()).collect(), fleets }
