@@ -17,7 +17,11 @@ use super::{
     store::{locked, now},
     stored::{Draft, EFFECTIVE_CONFIG_TYPE, HASH_ANNOTATION},
 };
-use crate::{api::FIELD_MANAGER, kubernetes::describe, status::budget::Budget};
+use crate::{
+    api::FIELD_MANAGER,
+    kubernetes::describe,
+    status::budget::{Budget, Heard},
+};
 
 /// A healthy API server answers in milliseconds.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
@@ -72,40 +76,13 @@ impl Writer {
     }
 
     async fn limited<T>(&self, request: impl Future<Output = Result<T, kube::Error>>) -> Answer<T> {
-        let answer = timeout(TIME_LIMIT, request).await;
-        let mut budget = locked(&self.budget);
-        match answer {
-            Ok(Ok(object)) => {
-                budget.reached();
-                Answer::Given(object)
-            }
-            Ok(Err(kube::Error::Api(status))) => match status.code {
-                429 => {
-                    let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
-                    budget.refused(Some(Duration::from_secs(seconds.into())), now());
-                    Answer::None
-                }
-                503 | 504 => {
-                    budget.unreached(now());
-                    Answer::None
-                }
-                409 => {
-                    budget.reached();
-                    Answer::Conflict
-                }
-                _ => {
-                    budget.reached();
-                    Answer::Refused(describe(&kube::Error::Api(status)))
-                }
-            },
-            Ok(Err(error @ (kube::Error::SerdeError(_) | kube::Error::BuildRequest(_)))) => {
-                Answer::Refused(describe(&error))
-            }
-            Ok(Err(_)) | Err(_) => {
-                budget.unreached(now());
-                Answer::None
-            }
-        }
+        let (answer, heard) = match timeout(TIME_LIMIT, request).await {
+            Ok(Ok(object)) => (Answer::Given(object), Heard::Answer),
+            Ok(Err(error)) => understand(error),
+            Err(_) => (Answer::None, Heard::Nothing),
+        };
+        locked(&self.budget).heard(heard, now());
+        answer
     }
 }
 
@@ -118,6 +95,28 @@ enum Answer<T> {
     Refused(String),
     /// The server is away or has too much to do; the budget knows.
     None,
+}
+
+fn understand<T>(error: kube::Error) -> (Answer<T>, Heard) {
+    let text = describe(&error);
+    match error {
+        kube::Error::Api(status) => match status.code {
+            409 => (Answer::Conflict, Heard::Answer),
+            429 => {
+                let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+                let retry_after = (seconds > 0).then(|| Duration::from_secs(seconds.into()));
+                (Answer::None, Heard::TooMany { retry_after })
+            }
+            503 | 504 => (Answer::None, Heard::Nothing),
+            // Also other faults of the server: one that meets this object only must not stop all others.
+            _ => (Answer::Refused(text), Heard::Answer),
+        },
+        kube::Error::SerdeError(_) | kube::Error::BuildRequest(_) | kube::Error::HttpError(_) => {
+            (Answer::Refused(text), Heard::Answer)
+        }
+        // What remains are failures of the connection or of the credentials.
+        _ => (Answer::None, Heard::Nothing),
+    }
 }
 
 fn holds(found: &Secret, draft: &Draft) -> bool {
