@@ -304,19 +304,23 @@ impl Session {
         if brought.novelties.capabilities == Novelty::New {
             self.greeting = Greeting::Due;
         }
-        self.want_full_state(parts, step);
+        self.want_full_state(parts, step, now);
         self.want_components(brought.novelties);
         brought.novelties
     }
 
     /// A complete report ends the need for one; every gap begins a new one, also if its message looks complete (AMB-01).
-    fn want_full_state(&mut self, parts: Parts, step: Step) {
+    /// Where one gap follows the other the question is put off.
+    fn want_full_state(&mut self, parts: Parts, step: Step, now: Now) {
         let promised = Parts::promised_by(self.record.capabilities);
         if parts.contains(promised) {
             self.full_state.close();
         }
         match step {
-            Step::GapForward | Step::GapBack => self.full_state.renew(),
+            Step::GapForward | Step::GapBack => match self.gaps.another(now.instant) {
+                None => self.full_state.renew(),
+                Some(until) => self.full_state.put_off(until),
+            },
             Step::First if !self.reported.contains(promised) => self.full_state.open(),
             Step::First | Step::Regular | Step::Copy => {}
         }

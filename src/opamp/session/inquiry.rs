@@ -35,6 +35,11 @@ impl Inquiry {
         *self = Self::Due { tries: 0 };
     }
 
+    /// Wants it for a new reason, but not before that time.
+    pub(super) fn put_off(&mut self, until: Instant) {
+        *self = Self::Asked { tries: 0, again_at: until };
+    }
+
     /// Whether something is wanted that was not asked for.
     pub(super) fn is_due(self) -> bool {
         match self {
@@ -115,5 +120,8 @@ mod tests {
         assert_eq!(asked, [Ask::Now, Ask::Now, Ask::Now, Ask::No, Ask::No]);
         inquiry.renew();
         assert_eq!(inquiry.ask(now), Ask::Now, "a new reason");
+        inquiry.put_off(now + PATIENCE);
+        assert_eq!(inquiry.ask(now), Ask::No, "not now");
+        assert_eq!(inquiry.ask(now + PATIENCE), Ask::Now);
     }
 }

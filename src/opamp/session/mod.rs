@@ -47,7 +47,7 @@ use self::{
     liveness::Presence,
     remote_config::RemoteConfigOffers,
     report::Parts,
-    sequence::Sequence,
+    sequence::{Gaps, Sequence},
     suspicion::Watch,
 };
 use super::{
@@ -65,6 +65,7 @@ pub struct Session {
     /// The parts that the agent itself has reported; others may be remembered from an earlier process.
     reported: Parts,
     sequence: Sequence,
+    gaps: Gaps,
     full_state: Inquiry,
     components: Inquiry,
     remote_config: RemoteConfigOffers,
@@ -101,6 +102,7 @@ impl Session {
             record: AgentRecord::default(),
             reported: Parts::default(),
             sequence: Sequence::default(),
+            gaps: Gaps::default(),
             full_state: Inquiry::default(),
             components: Inquiry::default(),
             remote_config: RemoteConfigOffers::default(),

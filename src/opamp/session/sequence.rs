@@ -1,6 +1,14 @@
 //! The sequence numbers of one agent, over all its connections and transports.
 
+use std::time::{Duration, Instant};
+
 use crate::opamp::inbound::Digest;
+
+/// So many gaps at once are each a reason to ask for the agent's state, and then one in each [`GAP_SPACING`]. More come from
+/// an agent that counts wrongly, or from two under one uid: asked at each, they would report in full, and so leave the
+/// next gap, as fast as the line allows (STS-07).
+const GAPS: u32 = 10;
+const GAP_SPACING: Duration = Duration::from_secs(6);
 
 /// A message by its number and its bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -55,6 +63,25 @@ impl Sequence {
     }
 }
 
+/// How many gaps there were lately.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Gaps {
+    /// When none of them will count any more.
+    forgotten: Option<Instant>,
+}
+
+impl Gaps {
+    /// Notes one more. Tells until when the agent is not to be asked because of it, if there were too many.
+    pub(super) fn another(&mut self, now: Instant) -> Option<Instant> {
+        let forgotten = self.forgotten.map_or(now, |forgotten| forgotten.max(now)) + GAP_SPACING;
+        if forgotten - now <= GAP_SPACING * GAPS {
+            self.forgotten = Some(forgotten);
+            return None;
+        }
+        forgotten.checked_sub(GAP_SPACING * GAPS)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,5 +115,21 @@ mod tests {
             assert_eq!(sequence.advance(message(number, content)), step, "{case}");
             assert_eq!(sequence.advance(message(number + 1, "c")), Step::Regular, "after {case}");
         }
+    }
+
+    #[test]
+    fn ten_gaps_are_asked_about_at_once_and_then_one_every_six_seconds() {
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let mut gaps = Gaps::default();
+        for gap in 0..10 {
+            assert_eq!(gaps.another(begin), None, "gap {gap}");
+        }
+        for _ in 0..100 {
+            assert_eq!(gaps.another(begin), Some(at(6)), "however many");
+        }
+        assert_eq!(gaps.another(at(6)), None);
+        assert_eq!(gaps.another(at(7)), Some(at(12)));
+        assert!((0..10).all(|_| gaps.another(at(100)).is_none()), "they are forgotten");
     }
 }

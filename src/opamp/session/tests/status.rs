@@ -71,6 +71,22 @@ fn a_gap_asks_also_if_the_message_looks_complete_and_a_full_report_ends_it() {
 }
 
 #[test]
+fn agents_that_count_wrongly_do_not_report_in_full_without_end() {
+    // STS-07: one that counts by two, and two over HTTP under one uid
+    for (case, channel, number) in [
+        ("by two", socket(1), (|index| 2 * index) as fn(u64) -> u64),
+        ("two counters", HTTP, |index| index / 2 + 1_000 * (index % 2)),
+    ] {
+        let mut stage = Stage::known(channel);
+        let flags = flags_after(&mut stage, channel, (5..1_000).map(|index| full(number(index))));
+        assert_eq!(flags.iter().sum::<u64>(), 10, "{case}");
+        stage.later(60);
+        let flags = flags_after(&mut stage, channel, (2_000..2_003).map(|index| full(number(index))));
+        assert_eq!(flags[2], FULL_STATE, "{case}: but again, once there was some peace");
+    }
+}
+
+#[test]
 fn the_largest_number_is_followed_by_zero() {
     // AMB-04
     let mut stage = Stage::new();
