@@ -47,6 +47,9 @@ generated: ## Check that crds/ and the reference are what the code says
 generate: ## Write crds/ and the reference anew
 	UPDATE_GENERATED=1 cargo test --locked --lib api::tests::generated
 
+# The same cases in every run, so that a failure is everybody's. `make unit PROPTEST_RNG_SEED=$$RANDOM` looks further.
+export PROPTEST_RNG_SEED ?= 20261129
+
 .PHONY: unit
 unit: ## Unit and property tests
 	cargo test --locked --lib --bins

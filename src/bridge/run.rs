@@ -64,17 +64,22 @@ impl Bridge {
         }
     }
 
-    /// Takes over what the watch shows of an agent now.
+    /// Takes over what the watch shows of an agent now. If it has gone from here and speaks elsewhere, what its session
+    /// knows is out of date.
     fn learn(&self, uid: InstanceUid) {
         let owner = &self.settings.owner;
-        self.sessions.with(uid, |entry| {
+        let may_go = self.sessions.with(uid, |entry| {
             let (urgency, demand) = entry.learn(self.object(uid), owner);
             self.touch(entry, urgency);
             self.fulfil(entry, demand);
             if entry.has_spoken() && entry.claim.over_since().is_none() {
                 self.look_and_push(entry, now());
             }
+            entry.may_be_dropped(KEPT_FOR, owner, now())
         });
+        if may_go == Some(true) {
+            self.sessions.drop_if(uid, |entry| entry.may_be_dropped(KEPT_FOR, owner, now()));
+        }
     }
 
     /// A deadline has passed.

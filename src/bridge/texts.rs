@@ -19,7 +19,7 @@ impl Bridge {
             return;
         }
         let uid = entry.session.uid();
-        let fate = self.texts.put(uid, text, &fleet, entry.quotable(&self.catalog.load()).into_iter());
+        let fate = self.texts.put(uid, text, &fleet, &entry.quotable(&self.catalog.load()).into_iter());
         match fate {
             Handed::Waits(_) => {}
             Handed::Kept(_) | Handed::Not(_) => self.touch(entry, Some(Urgency::Rest)),

@@ -77,7 +77,7 @@ pub enum Attempt {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Next {
     /// This; [`Shelf::tried`] must follow.
-    Write(Draft),
+    Write(Box<Draft>),
     /// Something is due then.
     At(Instant),
     /// Nothing.
@@ -229,7 +229,7 @@ impl Shelf {
             self.dismiss(&key, None);
         }
         match self.waiting.values().min_by_key(|waiting| waiting.due) {
-            Some(waiting) if waiting.due <= now => Next::Write(waiting.draft.clone()),
+            Some(waiting) if waiting.due <= now => Next::Write(Box::new(waiting.draft.clone())),
             Some(waiting) => Next::At(waiting.due),
             None => Next::Idle,
         }

@@ -87,7 +87,7 @@ impl Store {
         agent: InstanceUid,
         text: &EffectiveConfigText,
         fleet: &FleetEntry,
-        secretive: impl Iterator<Item = &'f FleetEntry> + Clone,
+        secretive: &(impl Iterator<Item = &'f FleetEntry> + Clone),
     ) -> Handed {
         let handed = match Draft::of(text, fleet, secretive) {
             Ok(draft) => locked(&self.shared.shelf).put(draft, agent, now()),
@@ -125,23 +125,23 @@ impl Store {
     pub async fn run(self, client: Client, watch_client: Client, reporters: Arc<dyn Reporters>) {
         let writer = Writer { client, budget: Arc::clone(&self.shared.budget) };
         let mut events = watch(&watch_client, &self.shared.scope);
-        let mut writes = FuturesUnordered::new();
+        let mut attempts = FuturesUnordered::new();
         let mut rounds = interval(ROUND);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let mut wait_until = now() + LONG;
             // One at a time: a hundred of them take a second, and Agents wait for the same budget.
-            if writes.is_empty() {
+            if attempts.is_empty() {
                 let next = locked(&self.shared.shelf).next(now());
                 match next {
-                    Next::Write(draft) => writes.push(writer.clone().write(draft)),
+                    Next::Write(draft) => attempts.push(writer.clone().write(*draft)),
                     Next::At(time) => wait_until = time,
                     Next::Idle => {}
                 }
             }
             tokio::select! {
                 Some((part, event)) = events.next() => self.notice(&part, event, &*reporters),
-                Some((draft, attempt)) = writes.next(), if !writes.is_empty() => {
+                Some((draft, attempt)) = attempts.next(), if !attempts.is_empty() => {
                     self.shared.metrics.tried(attempt);
                     let news = locked(&self.shared.shelf).tried(&draft, attempt, now());
                     tell(news, &*reporters);
@@ -163,8 +163,8 @@ impl Store {
 
     fn look_around(&self, reporters: &dyn Reporters) {
         let (invited, counts) = {
-            let mut shelf = locked(&self.shared.shelf);
-            (shelf.invite(), shelf.counts())
+            let mut held = locked(&self.shared.shelf);
+            (held.invite(), held.counts())
         };
         self.shared.metrics.show(counts);
         invited.into_iter().for_each(|agent| reporters.invited(agent));
@@ -197,7 +197,7 @@ fn watch(client: &Client, scope: &Scope) -> Events {
                 event
                     .inspect_err(|error| {
                         if !was_broken {
-                            warn_of(error)
+                            warn_of(error);
                         }
                     })
                     .ok(),

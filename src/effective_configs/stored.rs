@@ -21,7 +21,7 @@ use crate::{
         stored::{MANAGED_BY, MANAGED_BY_LABEL},
     },
     kubernetes::ObjectKey,
-    opamp::normalise::EffectiveConfigText,
+    opamp::{normalise::EffectiveConfigText, offer::ConfigHash},
 };
 
 /// The type of Secrets that hold effective configurations.
@@ -63,7 +63,7 @@ impl Draft {
     pub fn of<'f>(
         text: &EffectiveConfigText,
         fleet: &FleetEntry,
-        secretive: impl Iterator<Item = &'f FleetEntry> + Clone,
+        secretive: &(impl Iterator<Item = &'f FleetEntry> + Clone),
     ) -> Result<Self, NotStored> {
         let size: usize = text.files.values().map(|file| file.body.len()).sum();
         let names: usize = text.files.keys().map(String::len).sum();
@@ -73,7 +73,7 @@ impl Draft {
         let mut files = BTreeMap::new();
         for (name, file) in &text.files {
             let body = std::str::from_utf8(&file.body).map_err(|_| NotStored::NotText)?;
-            files.insert(scrub(name, secretive.clone()).into_owned(), redact(body, secretive.clone()));
+            files.insert(scrub(name, secretive.clone()).into_owned(), redact(body, secretive));
         }
         let size = files.values().map(String::len).sum();
         if size > MAX_REDACTED {
@@ -183,7 +183,7 @@ fn hash(files: &BTreeMap<String, String>) -> String {
         hasher.update((part.len() as u64).to_be_bytes());
         hasher.update(part);
     }
-    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    ConfigHash::from_digest(hasher.finalize().into()).to_string()
 }
 
 /// A key of a Secret for a file of this name: letters, digits, `-`, `_` and `.`, and not taken.
@@ -200,7 +200,7 @@ fn legal_key(name: &str, is_taken: impl Fn(&str) -> bool) -> String {
         return legal;
     }
     // There are fewer files than numbers.
-    (2..).map(|number| format!("{legal}-{number}")).find(|key| !is_taken(key)).unwrap_or(legal)
+    (2..=MAX_FILES + 1).map(|number| format!("{legal}-{number}")).find(|key| !is_taken(key)).unwrap_or(legal)
 }
 
 /// One of these Secrets, by its metadata.

@@ -69,7 +69,12 @@ pub(super) struct Replica {
 impl Replica {
     /// Replica 0 in its first run, alone, with these fleets.
     pub(super) fn alone(fleets: Vec<FleetEntry>) -> Self {
-        Self::with(ApiServer::default(), ("opamp-operator-0", "first"), fleets)
+        Self::first(("opamp-operator-0", "first"), fleets)
+    }
+
+    /// A replica of this name in this run, before an API server of its own.
+    pub(super) fn first(owner: (&str, &str), fleets: Vec<FleetEntry>) -> Self {
+        Self::with(ApiServer::default(), owner, fleets)
     }
 
     /// A replica of this name in this run, before an API server.

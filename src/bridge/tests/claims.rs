@@ -10,7 +10,7 @@ fn edge() -> Vec<crate::catalog::FleetEntry> {
 }
 
 fn pair() -> (Replica, Replica) {
-    let a = Replica::with(Default::default(), ("replica-a", "first"), edge());
+    let a = Replica::first(("replica-a", "first"), edge());
     let b = Replica::with(a.server.clone(), ("replica-b", "first"), edge());
     (a, b)
 }
@@ -191,4 +191,31 @@ async fn an_agent_that_polls_comes_back_when_its_replica_is_gone() {
     settled(&[&a, &b]).await;
     assert_eq!(a.holder(agent.uid), ("replica-a".into(), 3));
     assert_eq!(a.condition(agent.uid, ConditionType::Connected), "True, SessionOpen");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_failed_at_one_replica_is_not_offered_by_the_other() {
+    // AMB-24
+    let (a, b) = pair();
+    let (socket, mut agent) = (a.open(), Agent::new());
+    let good = agent.join(&socket).expect("an offer");
+    settled(&[&a, &b]).await;
+    socket.close();
+    settled(&[&a, &b]).await;
+    pass(Duration::from_secs(2)).await;
+    let socket = b.open();
+    socket.say(&agent.report_of(&good, State::Applied));
+    for replica in [&a, &b] {
+        replica.publish(vec![fleet("telemetry", "edge").giving("bad")]);
+    }
+    let bad = offered(&socket.due()[0]).expect("an offer");
+    socket.say(&agent.about(&bad, State::Failed, "no such exporter"));
+    socket.say(&agent.about(&good, State::Applied, ""));
+    settled(&[&a, &b]).await;
+    socket.close();
+    settled(&[&a, &b]).await;
+    let socket = a.open();
+    assert_eq!(offered(&socket.say(&agent.report_of(&good, State::Applied))), None);
+    settled(&[&a, &b]).await;
+    assert_eq!(socket.pushed(), []);
 }

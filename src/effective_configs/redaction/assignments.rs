@@ -123,7 +123,8 @@ fn value_in(line: &str, wording: Wording, named: &mut Named) -> Option<usize> {
             continue;
         }
         let is_tag = line[..start].ends_with('<');
-        match gap_before_value(&line[end..], is_tag || may_go_without_sign) {
+        let sign = if is_tag || may_go_without_sign { Sign::Optional } else { Sign::Needed };
+        match gap_before_value(&line[end..], sign) {
             Some(gap) if !is_harmless_here(&line[end + gap..]) => return Some(end + gap),
             Some(_) => {}
             None => *named = Named::InLine,
@@ -136,8 +137,16 @@ fn is_of_a_name(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || "_-.".contains(letter)
 }
 
+/// Whether a value must be set off by a sign, such as `=`.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Sign {
+    Needed,
+    Optional,
+}
+
 /// The bytes between a name and its value; `None`: no value follows.
-fn gap_before_value(rest: &str, without_sign: bool) -> Option<usize> {
+fn gap_before_value(rest: &str, sign: Sign) -> Option<usize> {
+    let without_sign = sign == Sign::Optional;
     let closing = rest.len() - rest.trim_start_matches(|letter| "\\\"'`]".contains(letter)).len();
     let spaces = |from: usize| rest[from..].len() - rest[from..].trim_start().len();
     let sign_at = closing + spaces(closing);

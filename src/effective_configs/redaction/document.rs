@@ -18,13 +18,11 @@ pub(super) fn redact(text: &str, is_known: impl Fn(&str) -> bool) -> Redacted {
     let mut reader = Reader { text, is_known, pieces: Vec::new(), frames: Vec::new(), anchors: HashMap::new() };
     let mut redacted: fn(String) -> Redacted = Redacted::Whole;
     for next in Parser::new_from_str(text) {
-        match next {
-            Ok((event, span)) => reader.take(&event, &span),
-            Err(_) => {
-                redacted = Redacted::Beginning;
-                break;
-            }
-        }
+        let Ok((event, span)) = next else {
+            redacted = Redacted::Beginning;
+            break;
+        };
+        reader.take(&event, &span);
     }
     while !reader.frames.is_empty() {
         reader.close();

@@ -19,7 +19,7 @@ pub use crate::catalog::scrub::MARK;
 
 /// The text without secrets. The fleets are those whose Secrets may be in it. It takes time in proportion to the text.
 #[must_use]
-pub fn redact<'f>(text: &str, fleets: impl Iterator<Item = &'f FleetEntry> + Clone) -> String {
+pub fn redact<'f>(text: &str, fleets: &(impl Iterator<Item = &'f FleetEntry> + Clone)) -> String {
     let text = patterns::remove_private_keys(text);
     let is_known = |value: &str| matches!(scrub(value, fleets.clone()), Cow::Owned(_));
     let text = match document::redact(&text, is_known) {

@@ -73,7 +73,7 @@ pub(super) fn text(files: &[(&str, &str)]) -> EffectiveConfigText {
 
 /// A text that differs from others by its number.
 pub(super) fn draft(number: usize) -> Draft {
-    Draft::of(&text(&[("", &format!("number: {number}\n"))]), &fleet(), std::iter::empty()).expect("a draft")
+    Draft::of(&text(&[("", &format!("number: {number}\n"))]), &fleet(), &std::iter::empty()).expect("a draft")
 }
 
 pub(super) fn agent(number: usize) -> InstanceUid {

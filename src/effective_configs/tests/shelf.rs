@@ -130,7 +130,7 @@ fn nothing_is_written_before_it_is_known_what_there_is() {
     bench.sees(Init);
     assert_eq!(told(bench.sees(InitApply(shown(&draft(1)))).news), [(1, 1, None)], "another replica has written it");
     bench.sees(InitDone);
-    assert!(matches!(bench.next(), Next::Write(next) if next == draft(2)));
+    assert!(matches!(bench.next(), Next::Write(next) if *next == draft(2)));
     assert_eq!(bench.shelf.kept().map(|kept| kept.len()), Some(1));
 }
 
@@ -176,7 +176,7 @@ fn what_was_taken_too_much_before_the_list_was_complete_is_given_back() {
 #[test]
 fn no_more_than_a_few_mebibytes_wait() {
     let text = super::text(&[("", &"x".repeat(256 << 10))]);
-    let draft = Draft::of(&text, &super::fleet(), std::iter::empty()).expect("a draft");
+    let draft = Draft::of(&text, &super::fleet(), &std::iter::empty()).expect("a draft");
     let mut bench = Bench::with([]);
     let mut bytes = 0;
     for number in 0..100 {

@@ -62,7 +62,7 @@ impl Bench {
 
     fn put(&self, number: usize, by: usize) -> Handed {
         let text = text(&[("", &format!("number: {number}\n"))]);
-        self.store.put(agent(by), &text, &fleet(), std::iter::empty())
+        self.store.put(agent(by), &text, &fleet(), &std::iter::empty())
     }
 
     /// Waits until so many agents were told something.

@@ -6,7 +6,7 @@ use super::{super::stored::*, PREFIX, fleet, fleet_with_secret, text};
 use crate::{api::agent::NotStored, opamp::normalise::EffectiveConfigText};
 
 fn drafted(files: &[(&str, &str)]) -> Draft {
-    Draft::of(&text(files), &fleet(), std::iter::empty()).expect("a draft")
+    Draft::of(&text(files), &fleet(), &std::iter::empty()).expect("a draft")
 }
 
 /// The files as they are shown, by key.
@@ -71,7 +71,7 @@ fn every_file_has_a_legal_key_and_its_own_name_beside_it() {
 
 #[test]
 fn what_is_too_large_or_no_text_is_not_stored() {
-    let of = |text: &EffectiveConfigText| Draft::of(text, &fleet(), std::iter::empty()).map(|draft| draft.size());
+    let of = |text: &EffectiveConfigText| Draft::of(text, &fleet(), &std::iter::empty()).map(|draft| draft.size());
     let body = |size| "x".repeat(size);
     assert_eq!(of(&text(&[("a", &body(200 << 10)), ("b", &body(56 << 10))])), Ok(256 << 10));
     assert_eq!(of(&text(&[("a", &body(200 << 10)), ("b", &body((56 << 10) + 1))])), Err(NotStored::TooLarge));
@@ -94,7 +94,7 @@ fn nothing_of_the_fleets_secrets_is_stored_whatever_it_is_called() {
         ("b", "a: \"canary \\\"quoted\\\"\"\nb: 'canary\n  \"quoted\"'\nc: >\n  canary\n  \"quoted\"\n"),
         ("c", "{{ broken: canary-in-a-secret"),
     ]);
-    let draft = Draft::of(&reported, &fleet, std::iter::once(&fleet)).expect("a draft");
+    let draft = Draft::of(&reported, &fleet, &std::iter::once(&fleet)).expect("a draft");
     let everything = serde_json::to_string(&shown(draft.secret())).expect("JSON")
         + &serde_json::to_string(&draft.secret().metadata).expect("JSON");
     assert!(!everything.contains("canary"), "{everything}");
