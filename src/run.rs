@@ -15,7 +15,7 @@ use opamp_operator::{
     bridge::{self, Bridge},
     catalog::{self, CatalogHandle, Loader, Policy, SecretContent},
     controllers,
-    kubernetes::{Scope, client_for_watches, client_without_retry, describe},
+    kubernetes::{Scope, WatchClient, client_without_retry, describe},
     lease::{Election, Holder, Incarnation, ReplicaLease},
     server::{
         self, Server,
@@ -84,10 +84,12 @@ impl Operator {
 
     async fn serve(self, signals: &mut Signals) -> anyhow::Result<ExitCode> {
         let client = client_without_retry(&self.config).context("cannot make a client of the API server")?;
-        let watch_client = client_for_watches(&self.config).context("cannot make a client of the API server")?;
+        let watch_client = WatchClient::new(&self.config).context("cannot make a client of the API server")?;
         self.require_definitions(&client).await?;
 
         let mut registry = Registry::default();
+        let ages = Box::new(watch_client.ages().clone());
+        registry.sub_registry_with_prefix("opamp_operator").register_collector(ages);
         let readiness = Readiness::default();
         for part in ["agents", "fleets", "listener"] {
             readiness.missing(part);

@@ -27,7 +27,7 @@ use crate::{
     agents::index::AgentIndex,
     catalog::{CatalogHandle, Policy},
     events::Publisher,
-    kubernetes::Scope,
+    kubernetes::{Scope, WatchClient},
     lease::Leading,
     status::budget::{Budget, Heard},
 };
@@ -36,8 +36,8 @@ use crate::{
 pub struct Context {
     /// For requests, without retries of its own.
     pub client: Client,
-    /// For watches, with their time limits.
-    pub watch_client: Client,
+    /// For watches.
+    pub watch_client: WatchClient,
     /// The namespaces that are served.
     pub scope: Scope,
     /// The operator's own namespace, where the Leases are.

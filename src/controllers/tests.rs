@@ -51,7 +51,7 @@ impl World {
         let client = client(Arc::clone(&requests), answer);
         let context = Context {
             client: client.clone(),
-            watch_client: client.clone(),
+            watch_client: client.clone().into(),
             scope: Scope::All,
             namespace: "opamp-system".into(),
             replica: "replica-0".into(),
