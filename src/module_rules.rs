@@ -12,6 +12,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("catalog", &["opamp", "api", "kubernetes"]),
     ("agents", &["opamp", "api", "kubernetes"]),
     ("status", &["opamp", "api", "kubernetes", "catalog", "agents"]),
+    ("effective_configs", &["opamp", "api", "kubernetes", "catalog", "status"]),
     ("lease", &["api", "kubernetes"]),
     ("revisions", &["opamp", "api", "kubernetes", "catalog"]),
     ("events", &["api", "kubernetes"]),
@@ -29,11 +30,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "events",
             "lease",
             "status",
+            "effective_configs",
             "fleets",
             "remote_configs",
         ],
     ),
-    ("bridge", &["opamp", "api", "kubernetes", "catalog", "server", "status", "agents", "lease"]),
+    ("bridge", &["opamp", "api", "kubernetes", "catalog", "server", "status", "agents", "lease", "effective_configs"]),
 ];
 
 #[test]

@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::api::{
-    agent::AgentStatus,
+    agent::{AgentStatus, EffectiveConfigStatus},
+    agent_fleet::EffectiveConfigDetail,
     condition::{ConditionType, Verdict, find, merge},
     reasons::{AgentReason, agent_ready},
 };
@@ -45,6 +46,18 @@ pub fn lost(status: &AgentStatus, now: Timestamp) -> AgentStatus {
 pub fn taken(status: &AgentStatus, fleet: &str, fleet_uid: &str, now: Timestamp) -> AgentStatus {
     let changes = [(AgentReason::FleetSelects, String::new()), config_applied(status, fleet_uid)];
     AgentStatus { fleet: Some(fleet.into()), conditions: restate(status, &changes, now), ..status.clone() }
+}
+
+/// The status of an agent whose fleet wants so much to be kept of what the agent runs. More than was kept is told by the
+/// replica to which it returns.
+#[must_use]
+pub fn keeping(mut status: AgentStatus, detail: EffectiveConfigDetail) -> AgentStatus {
+    status.effective_config = status.effective_config.take().and_then(|config| match detail {
+        EffectiveConfigDetail::None => None,
+        EffectiveConfigDetail::Hash => Some(EffectiveConfigStatus { secret_ref: None, not_stored: None, ..config }),
+        EffectiveConfigDetail::Stored => Some(config),
+    });
+    status
 }
 
 /// What became of what the fleet gave the agent before, as far as its status tells.
@@ -147,6 +160,22 @@ mod tests {
 
     fn shown(status: &AgentStatus) -> Vec<String> {
         status.conditions.iter().map(|it| format!("{}={} {}", it.type_, it.status, it.reason)).collect()
+    }
+
+    #[test]
+    fn what_a_fleet_no_longer_wants_kept_is_no_longer_told() {
+        let config = |secret: serde_json::Value| json!({"hash": "aa", "size": 5, "secretRef": secret});
+        let status = |config: serde_json::Value| -> AgentStatus {
+            serde_json::from_value(json!({"effectiveConfig": config})).expect("a status")
+        };
+        let stored = status(config(json!({"name": "opamp-effective-1"})));
+        for (detail, expected) in [
+            (EffectiveConfigDetail::Stored, stored.clone()),
+            (EffectiveConfigDetail::Hash, status(config(json!(null)))),
+            (EffectiveConfigDetail::None, status(json!(null))),
+        ] {
+            assert_eq!(keeping(stored.clone(), detail), expected, "{detail:?}");
+        }
     }
 
     #[test]

@@ -41,18 +41,22 @@ fn left_at(agent: &AgentSummary) -> Option<Timestamp> {
     }
 }
 
-/// The objects of one agent that are too many: an agent that moves to another namespace is claimed there with a higher
-/// epoch, and a replica that ends in the middle leaves the old object behind. Of two with the same epoch the older one
-/// stays, which every leader finds alike.
+/// Which of the objects of one agent counts: an agent that moves to another namespace is claimed there with a higher epoch.
+/// Of two with the same epoch it is the older one, which everybody finds alike.
 #[must_use]
-pub fn losers(objects: &[Arc<AgentSummary>]) -> Vec<Arc<AgentSummary>> {
-    let winner = objects.iter().max_by(|one, other| {
+pub fn winner(objects: &[Arc<AgentSummary>]) -> Option<&Arc<AgentSummary>> {
+    objects.iter().max_by(|one, other| {
         one.epoch()
             .cmp(&other.epoch())
             .then_with(|| other.created.cmp(&one.created))
             .then_with(|| other.namespace.cmp(&one.namespace))
-    });
-    let Some(winner) = winner else { return Vec::new() };
+    })
+}
+
+/// The objects of one agent that are too many: a replica that ends in the midst of a move leaves the old one behind.
+#[must_use]
+pub fn losers(objects: &[Arc<AgentSummary>]) -> Vec<Arc<AgentSummary>> {
+    let Some(winner) = winner(objects) else { return Vec::new() };
     objects.iter().filter(|object| object.namespace != winner.namespace).cloned().collect()
 }
 

@@ -34,6 +34,8 @@ pub struct AgentSummary {
     pub generation: i64,
     /// When the object was made.
     pub created: Option<Timestamp>,
+    /// When somebody asked for its deletion, if a finalizer holds it up.
+    pub deleted: Option<Timestamp>,
     /// The label that names the fleet that the agent belongs to, or last belonged to.
     pub fleet_label: Option<Arc<str>>,
     /// The fleet that takes the agent now, by `status.fleet`.
@@ -62,6 +64,8 @@ pub struct AgentSummary {
     pub failed: Option<Box<[u8]>>,
     /// The revision that it is given.
     pub revision: Option<RevisionSummary>,
+    /// The Secret that keeps the text of what it runs.
+    pub effective_config: Option<Arc<str>>,
     /// A person's wish to have offered again what failed.
     pub reoffer_requested: Option<Timestamp>,
     /// The last such wish that was granted.
@@ -147,6 +151,7 @@ pub(super) struct ObservedStatus {
     #[serde(default)]
     capabilities: Vec<String>,
     remote_config: Option<ObservedRemoteConfig>,
+    effective_config: Option<ObservedEffectiveConfig>,
     reoffer: Option<ObservedReoffer>,
     #[serde(default)]
     conditions: Vec<Condition>,
@@ -177,6 +182,17 @@ struct ObservedRemoteConfig {
     last_reported: Option<String>,
     status: Option<String>,
     failed: Option<ObservedFailure>,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ObservedEffectiveConfig {
+    secret_ref: Option<ObservedSecret>,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct ObservedSecret {
+    name: String,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -246,6 +262,7 @@ pub(super) fn summarise(agent: ObservedAgent, interner: &mut Interner) -> Option
         resource_version: metadata.resource_version.as_deref().unwrap_or_default().into(),
         generation: metadata.generation.unwrap_or_default(),
         created: metadata.creation_timestamp.as_ref().map(|time| time.0),
+        deleted: metadata.deletion_timestamp.as_ref().map(|time| time.0),
         fleet_label: metadata
             .labels
             .as_ref()
@@ -259,6 +276,10 @@ pub(super) fn summarise(agent: ObservedAgent, interner: &mut Interner) -> Option
         state: remote_config.status.as_deref().and_then(written::read_state),
         failed: remote_config.failed.and_then(|failed| written::bytes(&failed.hash)),
         revision: status.revision.map(|revision| revision.summarise(interner)),
+        effective_config: status
+            .effective_config
+            .and_then(|config| config.secret_ref)
+            .map(|secret| interner.share(&secret.name)),
         reoffer_requested: requested_at(agent.spec.reoffer.as_ref()),
         reoffer_granted: requested_at(status.reoffer.as_ref()),
     })
@@ -340,6 +361,7 @@ pub(super) mod tests {
             "revision": {"hash": "3f9a1c2b07", "fleetUID": "fleet-uid", "epoch": 9},
             "capabilities": ["ReportsStatus", "AcceptsRemoteConfig", "Bit40"],
             "remoteConfig": {"offered": "aa01", "lastReported": "aa02", "status": "Failed", "failed": {"hash": "aa03"}},
+            "effectiveConfig": {"hash": "aa04", "size": 5, "secretRef": {"name": "opamp-effective-1"}},
             "reoffer": {"requestedAt": "2026-11-29T13:00:00Z"},
             "conditions": [
                 {"type": "Connected", "status": "False", "reason": "ConnectionClosed", "message": "",
@@ -361,6 +383,7 @@ pub(super) mod tests {
         assert_eq!(summary.last_reported.as_deref(), Some(&[0xaa, 2][..]));
         assert_eq!(summary.failed.as_deref(), Some(&[0xaa, 3][..]));
         assert_eq!(summary.state, Some(RemoteConfigState::Failed));
+        assert_eq!(summary.effective_config.as_deref(), Some("opamp-effective-1"));
         assert_eq!(summary.failure.as_deref(), Some("no such exporter"));
         assert_eq!(summary.reoffer_requested, Some(time("2026-11-29T14:00:00Z")));
         assert_eq!(summary.reoffer_granted, Some(time("2026-11-29T13:00:00Z")));

@@ -325,9 +325,35 @@ pub struct EffectiveConfigStatus {
     /// Bytes of all files.
     #[schemars(range(min = 0))]
     pub size: i64,
-    /// The Secret that keeps the redacted text, if the fleet asks for it.
+    /// The Secret that keeps the redacted text, if the fleet asks for it. Agents
+    /// that run the same share one. Absent until it is written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<SecretName>,
+    /// Why no Secret keeps the text although the fleet asks for it.
+    ///
+    /// Possible values:
+    /// - `TooLarge`: it has more than 256 KiB or more than 64 files.
+    /// - `NotText`: a file is not UTF-8, so that nothing can be redacted in it.
+    /// - `TooMany`: the fleet has 100 such Secrets; the text is asked for again
+    ///   when one of them is gone.
+    /// - `Refused`: the API server refuses the Secret, or another one has its
+    ///   name; the log of the operator says which.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "NotStored")]
+    pub not_stored: Option<NotStored>,
+}
+
+/// Why the text of an effective configuration is not stored.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, JsonSchema, PartialEq, Serialize)]
+pub enum NotStored {
+    /// It is larger than what is stored.
+    TooLarge,
+    /// It is not text.
+    NotText,
+    /// The fleet has as many Secrets as it may.
+    TooMany,
+    /// The API server will not have it.
+    Refused,
 }
 
 /// The name of a Secret in the same namespace.

@@ -97,8 +97,13 @@ pub struct AgentFleetSpec {
     /// Possible values:
     /// - `None`: nothing.
     /// - `Hash`: its hash and size, in the status of the Agent.
-    /// - `Stored`: its text too, redacted, in a Secret that the status of the
-    ///   Agent names; up to 256 KiB each, for up to 100 members.
+    /// - `Stored`: its text too, in a Secret of type `opamp.dev/effective-config`
+    ///   that the status of the Agent names. Secrets are taken out of it: what
+    ///   came from Secrets of this fleet, values under names such as password or
+    ///   token, private keys, credentials in URLs. Agents that run the same
+    ///   share a Secret. A text of more than 256 KiB, and any beyond 100 Secrets
+    ///   of this fleet, is not stored; `status.effectiveConfig.notStored` of the
+    ///   Agent says so. A Secret that no Agent names is deleted after 10 minutes.
     ///
     /// Default: `Hash`.
     #[serde(default)]

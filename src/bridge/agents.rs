@@ -53,13 +53,11 @@ impl Agents for Bridge {
         if taken.as_ref().is_none_or(|(_, place)| *place == Place::Left) {
             self.connections.leave(connection.id, uid);
         }
-        match taken {
-            Some((send, _)) => Exchange { send, speaker: Some(uid), violation: None, then: Then::Continue },
-            None => {
-                self.metrics.sessions_refused.inc();
-                Self::refuse(uid, "there is no room for another agent now")
-            }
-        }
+        let Some((send, _)) = taken else {
+            self.metrics.sessions_refused.inc();
+            return Self::refuse(uid, "there is no room for another agent now");
+        };
+        Exchange { send, speaker: Some(uid), violation: None, then: Then::Continue }
     }
 
     fn violated(&self, connection: &Arc<Connection>, violation: &Violation, _now: Now) -> Exchange {
@@ -115,6 +113,7 @@ impl Bridge {
             uid,
             || self.begin(uid),
             |entry| {
+                Self::want_text(entry, now);
                 scrub(&mut inbound.message, &entry.quotable(&catalog));
                 let receipt = entry.session.receive(inbound, channel, now);
                 // Before the offer is looked up: it depends on who speaks.
@@ -145,6 +144,7 @@ impl Bridge {
                 return Vec::new();
             }
             self.look(entry, catalog, now);
+            Self::want_text(entry, now);
             let offer = entry.offer();
             let effects = entry.session.push(&offer, now);
             self.carry_out(entry, effects, Some(connection), now)

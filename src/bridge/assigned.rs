@@ -132,11 +132,12 @@ impl Assigned {
     /// Whether it is about to change by itself.
     fn is_in_motion(&self) -> bool {
         match &self.assignment {
-            Assignment::Unmatched(UnmatchedReason::DescriptionMissing) => true,
-            Assignment::Unmatched(UnmatchedReason::NoFleetSelects | UnmatchedReason::NotAdmitted) => false,
-            Assignment::Matched(_, Outcome::NotLoaded) => true,
+            Assignment::Unmatched(UnmatchedReason::DescriptionMissing) | Assignment::Matched(_, Outcome::NotLoaded) => {
+                true
+            }
             Assignment::Matched(_, Outcome::NoRevision) => self.shown.is_some(),
-            Assignment::Matched(
+            Assignment::Unmatched(UnmatchedReason::NoFleetSelects | UnmatchedReason::NotAdmitted)
+            | Assignment::Matched(
                 _,
                 Outcome::Given { .. } | Outcome::TemplateFailed { .. } | Outcome::Withheld { .. },
             ) => false,

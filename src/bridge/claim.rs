@@ -9,8 +9,12 @@ use std::time::Instant;
 use jiff::Timestamp;
 
 use crate::{
-    api::agent::{ConnectionStatus, Transport},
+    api::{
+        agent::{AgentStatus, ConnectionStatus, Transport},
+        condition::{ConditionType, Verdict, find},
+    },
     opamp::session::{Channel, ConnectionId, Liveness},
+    status::render::Owner,
 };
 
 /// This replica's claim on one agent's status.
@@ -45,15 +49,45 @@ enum Standing {
     Over { at: Instant },
 }
 
+/// A session elsewhere that holds an agent's status.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Holder<'a> {
+    pub(super) connection: &'a ConnectionStatus,
+    presence: HolderPresence,
+}
+
+/// Whether the agent is connected there.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum HolderPresence {
+    Here,
+    Gone,
+}
+
 /// The session elsewhere that has claimed the same agent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Rival {
-    /// It may have the agent: here it is not any more.
+    /// There is none, or it may have the agent.
     None,
+    /// It is over, and the claim has been won back.
+    Gone,
     /// It is the younger one, and the agent is its own if this socket is dead.
     Younger(ConnectionId),
     /// It is the older one, and alive: here is another agent under the same uid.
     Older,
+}
+
+impl<'a> Holder<'a> {
+    /// The session that wrote this status, unless it was this replica in this run.
+    pub(super) fn of(status: &'a AgentStatus, owner: &Owner) -> Option<Self> {
+        let connection = status
+            .connection
+            .as_ref()
+            .filter(|connection| connection.replica != owner.replica || connection.incarnation != owner.incarnation)?;
+        let is_connected = find(&status.conditions, ConditionType::Connected)
+            .is_some_and(|condition| condition.status == Verdict::True.as_str());
+        let presence = if is_connected { HolderPresence::Here } else { HolderPresence::Gone };
+        Some(Self { connection, presence })
+    }
 }
 
 impl Claim {
@@ -117,41 +151,47 @@ impl Claim {
     pub(super) fn superseded(
         &mut self,
         number: u64,
-        by: &ConnectionStatus,
+        by: Holder<'_>,
         replica: &str,
         liveness: Liveness,
         now: Instant,
     ) -> Rival {
-        let Some(own) = self.stretch.filter(|_| self.number == number && self.is_ours()) else { return Rival::None };
+        if number != self.number {
+            return self.found(by, replica, liveness, now);
+        }
+        let Some(own) = self.stretch.filter(|_| self.is_ours()) else { return Rival::None };
         if liveness.channel().is_none() {
             self.standing = Standing::Over { at: now };
             return Rival::None;
         }
-        if is_older(by, replica, own) && by.transport == Transport::WebSocket {
+        let connection = by.connection;
+        if by.presence == HolderPresence::Gone {
+            // It was over when it was written, or has been since.
+            self.win_from(connection.epoch);
+            return Rival::Gone;
+        }
+        if is_older(connection, replica, own) && connection.transport == Transport::WebSocket {
             self.standing = Standing::Theirs;
             return Rival::Older;
         }
-        self.dispute(own, by.epoch)
+        self.dispute(own, connection.epoch)
     }
 
     /// The status was not claimed for this stretch yet, and turns out to be held by a session elsewhere. From an older
     /// one it may be claimed; over a younger one only if this one is alive, and not at all if it is over.
-    pub(super) fn found(
-        &mut self,
-        holder: &ConnectionStatus,
-        replica: &str,
-        liveness: Liveness,
-        now: Instant,
-    ) -> Rival {
-        let may_be_ours = self.is_ours() && self.won < holder.epoch;
-        let Some(own) = self.stretch.filter(|own| may_be_ours && !is_older(holder, replica, *own)) else {
+    pub(super) fn found(&mut self, holder: Holder<'_>, replica: &str, liveness: Liveness, now: Instant) -> Rival {
+        let is_met = !self.is_ours() || self.won >= holder.connection.epoch;
+        let Some(own) = self.stretch.filter(|own| !is_met && !is_older(holder.connection, replica, *own)) else {
             return Rival::None;
         };
         if liveness.channel().is_none() {
             self.standing = Standing::Over { at: now };
             return Rival::None;
         }
-        self.dispute(own, holder.epoch)
+        match holder.presence {
+            HolderPresence::Here => self.dispute(own, holder.connection.epoch),
+            HolderPresence::Gone => Rival::None,
+        }
     }
 
     fn dispute(&mut self, own: Stretch, epoch: i64) -> Rival {
@@ -228,6 +268,10 @@ mod tests {
         by(Transport::WebSocket, "z", since)
     }
 
+    fn live(connection: &ConnectionStatus) -> Holder<'_> {
+        Holder { connection, presence: HolderPresence::Here }
+    }
+
     fn claimed(channel: Channel, since: Timestamp) -> (Claim, Liveness) {
         let mut claim = Claim::default();
         claim.begin(claim.unclaimed(Some((channel, since))).expect("a new stretch"));
@@ -253,7 +297,7 @@ mod tests {
         ] {
             let (mut claim, liveness) = claimed(own, at(10, 500));
             let by = by(transport, replica, theirs);
-            assert_eq!(claim.superseded(1, &by, "m", liveness, Instant::now()), expected, "{case}");
+            assert_eq!(claim.superseded(1, live(&by), "m", liveness, Instant::now()), expected, "{case}");
             assert!(!claim.is_ours(), "{case}: not a word more");
         }
     }
@@ -263,17 +307,31 @@ mod tests {
         let now = Instant::now();
         let (mut claim, liveness) = claimed(SOCKET, at(10, 0));
         assert!(!claim.is_alive(), "nothing is disputed");
-        let _ = claim.superseded(1, &socket_elsewhere(at(11, 0)), "m", liveness, now);
+        let _ = claim.superseded(1, live(&socket_elsewhere(at(11, 0))), "m", liveness, now);
         assert!(claim.is_alive());
         assert_eq!((claim.number(), claim.is_ours()), (2, true), "claimed back, with the next epoch");
         assert!(!claim.is_alive(), "once");
-        let _ = claim.found(&socket_elsewhere(at(11, 0)), "m", liveness, now);
+        let _ = claim.found(live(&socket_elsewhere(at(11, 0))), "m", liveness, now);
         assert!(claim.is_ours(), "what was won is not disputed a second time");
-        let _ = claim.superseded(1, &socket_elsewhere(at(11, 0)), "m", liveness, now);
+        let _ = claim.superseded(1, live(&socket_elsewhere(at(11, 0))), "m", liveness, now);
         assert!(claim.is_ours(), "that was about an earlier claim");
-        let _ = claim.superseded(2, &socket_elsewhere(at(11, 0)), "m", liveness, now);
+        let _ = claim.superseded(2, live(&socket_elsewhere(at(11, 0))), "m", liveness, now);
         claim.departed(now);
         assert_eq!(claim.over_since(), Some(now), "the other has it, and writes");
+    }
+
+    #[test]
+    fn a_claim_by_a_session_that_is_over_is_no_rival() {
+        let now = Instant::now();
+        let older = socket_elsewhere(at(9, 0));
+        let over = Holder { presence: HolderPresence::Gone, ..live(&older) };
+        let (mut claim, liveness) = claimed(SOCKET, at(10, 0));
+        assert_eq!(claim.superseded(1, over, "m", liveness, now), Rival::Gone);
+        assert_eq!((claim.number(), claim.is_ours()), (2, true), "won back");
+        let younger = socket_elsewhere(at(11, 0));
+        let over = Holder { presence: HolderPresence::Gone, ..live(&younger) };
+        assert_eq!(claim.found(over, "m", liveness, now), Rival::None);
+        assert!(claim.is_ours());
     }
 
     #[test]
@@ -305,7 +363,7 @@ mod tests {
             ("a stretch that is over finds an earlier session", SOCKET, at(5, 0), false, (Rival::None, true, false)),
         ] {
             let (mut claim, here) = claimed(own, at(10, 0));
-            let rival = claim.found(&socket_elsewhere(holder), "m", if is_here { here } else { gone }, now);
+            let rival = claim.found(live(&socket_elsewhere(holder)), "m", if is_here { here } else { gone }, now);
             assert_eq!((rival, claim.is_ours(), claim.over_since().is_some()), expected, "{case}");
         }
     }

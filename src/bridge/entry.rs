@@ -11,13 +11,14 @@ use jiff::Timestamp;
 use super::{
     assigned::{Assigned, News},
     claim::{Claim, Stretch},
+    keeping::Keeping,
     shown::Shown,
     timers::Timer,
     wish::{Author, Demand, Wish},
 };
 use crate::{
     agents::summary::{AgentSummary, RevisionSummary},
-    api::{agent::Transport as ShownTransport, agent_fleet::EffectiveConfigDetail},
+    api::agent::Transport as ShownTransport,
     catalog::{Catalog, ConfigHash, FleetEntry, Subject},
     opamp::{
         InstanceUid,
@@ -31,7 +32,7 @@ use crate::{
     status::{
         queue::Urgency,
         render::Owner,
-        view::{AgentView, ConnectionView, Departure, EffectiveConfigView, LivenessView, UnmatchedBecause},
+        view::{AgentView, ConnectionView, Departure, LivenessView, UnmatchedBecause},
     },
 };
 
@@ -43,6 +44,7 @@ pub(super) struct Entry {
     pub(super) session: Session,
     pub(super) timer: Timer,
     pub(super) claim: Claim,
+    pub(super) keeping: Keeping,
     assigned: Assigned,
     peer: Option<Peer>,
     /// What the watch shows of it.
@@ -88,6 +90,7 @@ impl Entry {
             session: Session::new(uid, remembered).with_silence_limit(http_silence),
             timer: Timer::default(),
             claim: Claim::default(),
+            keeping: Keeping::default(),
             assigned: Assigned::default(),
             peer: None,
             object,
@@ -217,6 +220,11 @@ impl Entry {
         self.assigned.hash(self.seen())
     }
 
+    /// The fleet that takes the agent.
+    pub(super) fn fleet(&self) -> Option<&Arc<FleetEntry>> {
+        self.assigned.fleet()
+    }
+
     /// The fleets whose Secrets the agent may quote.
     pub(super) fn quotable<'a>(&'a self, catalog: &'a Catalog) -> Vec<&'a FleetEntry> {
         self.assigned.quotable(catalog)
@@ -238,8 +246,8 @@ impl Entry {
         }
         let Some(object) = self.object.as_deref() else {
             // Deleted by a person, most likely. The writer finds out when it writes the next claim.
-            former.iter().for_each(|_| self.claim.anew());
-            return (former.map(|_| Urgency::Rest), Demand::Nothing);
+            let has_gone = former.map(|_| self.claim.anew());
+            return (has_gone.map(|()| Urgency::Rest), Demand::Nothing);
         };
         // A new object has generation 1.
         let is_respecified = object.generation != former.as_ref().map_or(1, |former| former.generation);
@@ -287,7 +295,9 @@ impl Entry {
                 since: stretch.since,
                 liveness,
             },
-            effective_config: self.effective_config(),
+            effective_config: self
+                .keeping
+                .view(self.fleet().map(AsRef::as_ref), self.session.record().effective_config.as_ref()),
             reoffer_granted: self.wish.granted(),
         })
     }
@@ -297,16 +307,8 @@ impl Entry {
     fn shown(&self) -> Option<&Shown> {
         const UNDESCRIBED: &Shown = &Shown::Unmatched(UnmatchedBecause::DescriptionMissing);
         let is_unread = self.object.is_some() && self.recalled == Recalled::NotYet;
-        let lacks_description = self.session.record().description.is_none();
-        self.assigned.shown().or((is_unread && lacks_description).then_some(UNDESCRIBED))
-    }
-
-    fn effective_config(&self) -> EffectiveConfigView {
-        match self.assigned.fleet().map(|fleet| fleet.effective_config) {
-            Some(EffectiveConfigDetail::None) => EffectiveConfigView::None,
-            Some(EffectiveConfigDetail::Stored) => EffectiveConfigView::Stored { secret: None },
-            Some(EffectiveConfigDetail::Hash) | None => EffectiveConfigView::Hash,
-        }
+        let nothing = || (is_unread && self.session.record().description.is_none()).then_some(UNDESCRIBED);
+        self.assigned.shown().or_else(nothing)
     }
 }
 

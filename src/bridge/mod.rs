@@ -1,10 +1,11 @@
 //! Ties sessions to sockets, catalog and status; runs in every replica.
 //!
 //! One [`Bridge`] holds the [`Session`](crate::opamp::session::Session) of every agent that speaks to this replica, each
-//! behind a lock of its own that is held for the time of one message. It is asked by three sides:
+//! behind a lock of its own that is held for the time of one message. It is asked by four sides:
 //!
 //! * the server, for each message and each socket that comes or goes ([`crate::server::Agents`]);
 //! * the status writer, when an agent's turn to be written has come ([`crate::status::writer::AgentViews`]);
+//! * the store of effective configurations, when a text is kept or wanted again ([`crate::effective_configs::Reporters`]);
 //! * its own [`Bridge::run`], which follows the catalog, the index of Agents, and deadlines.
 //!
 //! The order of locks: a session's, then those of connections, timers, renamings, the writer's queue, or the shard of the
@@ -15,12 +16,14 @@ mod assigned;
 mod claim;
 mod connections;
 mod entry;
+mod keeping;
 mod metrics;
 mod renamings;
 mod run;
 mod scrub;
 mod sessions;
 mod shown;
+mod texts;
 mod timers;
 mod views;
 mod wish;
@@ -39,8 +42,9 @@ use self::{
     connections::Connections, entry::Entry, renamings::Renamings, sessions::Sessions, timers::Timers, wish::Demand,
 };
 use crate::{
-    agents::{index::AgentIndex, summary::AgentSummary},
+    agents::{index::AgentIndex, retention::winner, summary::AgentSummary},
     catalog::{Catalog, CatalogHandle},
+    effective_configs::Store,
     opamp::{
         InstanceUid,
         now::Now,
@@ -66,12 +70,25 @@ pub struct Settings {
     pub http_silence: Duration,
 }
 
+/// What a bridge works with.
+pub struct Surroundings {
+    /// Which fleet takes an agent, and what it gives.
+    pub catalog: Arc<CatalogHandle>,
+    /// What the API server says of each agent.
+    pub index: AgentIndex,
+    /// Where it is told whose status is to be written.
+    pub writer: StatusWriter,
+    /// Where the texts of effective configurations are kept.
+    pub texts: Store,
+}
+
 /// The sessions of this replica, and what they need.
 pub struct Bridge {
     settings: Settings,
     catalog: Arc<CatalogHandle>,
     index: AgentIndex,
     writer: StatusWriter,
+    texts: Store,
     sessions: Sessions,
     connections: Connections,
     timers: Timers,
@@ -82,13 +99,8 @@ pub struct Bridge {
 impl Bridge {
     /// A bridge without any session.
     #[must_use]
-    pub fn new(
-        settings: Settings,
-        catalog: Arc<CatalogHandle>,
-        index: AgentIndex,
-        writer: StatusWriter,
-        metrics: Metrics,
-    ) -> Arc<Self> {
+    pub fn new(settings: Settings, surroundings: Surroundings, metrics: Metrics) -> Arc<Self> {
+        let Surroundings { catalog, index, writer, texts } = surroundings;
         Arc::new(Self {
             sessions: Sessions::new(settings.max_sessions, metrics.sessions.clone()),
             renamings: Mutex::new(Renamings::new(settings.max_sessions)),
@@ -96,6 +108,7 @@ impl Bridge {
             catalog,
             index,
             writer,
+            texts,
             connections: Connections::default(),
             timers: Timers::default(),
             metrics,
@@ -107,9 +120,9 @@ impl Bridge {
         Entry::new(uid, self.object(uid), &self.settings.owner, self.settings.http_silence)
     }
 
-    /// The object of an agent; while there are two, the one that was claimed last.
+    /// The object of an agent; while there are two, the one that will stay.
     fn object(&self, uid: InstanceUid) -> Option<Arc<AgentSummary>> {
-        self.index.get(&uid).into_iter().max_by_key(|object| object.epoch())
+        winner(&self.index.get(&uid)).cloned()
     }
 
     /// Whoever gave this uid out need not do so again, and on its connection the former one is nobody's.
@@ -134,7 +147,7 @@ impl Bridge {
         asking: Option<&Arc<Connection>>,
         now: Now,
     ) -> Vec<Outbound> {
-        let Effects { send, ping, release, changed, effective_config: _, reidentified, suspicion } = effects;
+        let Effects { send, ping, release, changed, effective_config, reidentified, suspicion } = effects;
         let uid = entry.session.uid();
         let here = asking.map(|connection| channel_of(connection));
         let mut replies = Vec::new();
@@ -157,6 +170,9 @@ impl Bridge {
             self.warn_of(entry, suspicion, now);
         }
         self.note_presence(entry, asking);
+        if let Some(text) = effective_config {
+            self.keep_text(entry, &text, now);
+        }
         self.touch(entry, urgency(changed));
         entry.departed(now);
         self.timers.set(uid, entry.deadline(), &mut entry.timer);

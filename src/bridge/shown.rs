@@ -66,16 +66,16 @@ impl Shown {
             Self::Member { given: Given::TemplateFailed { .. }, .. } => Urgency::Failure,
             Self::Member { given: Given::Nothing | Given::Offer { .. }, .. } | Self::Unmatched(_) => {
                 let stays = former.and_then(Self::namespace) == self.namespace();
-                let as_before = former.and_then(Self::content) == self.content();
-                if stays && as_before { Urgency::Rest } else { Urgency::Configuration }
+                let gives_as_before = former.and_then(Self::offer) == self.offer();
+                if stays && gives_as_before { Urgency::Rest } else { Urgency::Configuration }
             }
         }
     }
 
-    /// What the agent is to have, if that is known.
-    fn content(&self) -> Option<Option<ConfigHash>> {
+    /// What the agent is to have, if that is known; it may be nothing.
+    fn offer(&self) -> Option<&Option<ConfigHash>> {
         match self {
-            Self::Member { given: Given::Offer { remote_config, .. }, .. } => Some(*remote_config),
+            Self::Member { given: Given::Offer { remote_config, .. }, .. } => Some(remote_config),
             Self::Member { given: Given::Nothing | Given::TemplateFailed { .. }, .. } | Self::Unmatched(_) => None,
         }
     }
@@ -124,4 +124,6 @@ impl Given {
 
 fn is_same_fleet(one: &FleetEntry, other: &FleetEntry) -> bool {
     (&one.uid, &one.name, &one.namespace) == (&other.uid, &other.name, &other.namespace)
+        // It decides what is told of what the agent runs.
+        && one.effective_config == other.effective_config
 }

@@ -1,10 +1,15 @@
 //! What the status writer asks of the sessions, and tells them.
 
-use super::{Bridge, claim::Rival, entry::Entry, now};
+use super::{
+    Bridge,
+    claim::{Holder, Rival},
+    entry::Entry,
+    now,
+};
 use crate::{
-    api::agent::{AgentStatus, ConnectionStatus},
+    api::agent::AgentStatus,
     opamp::{InstanceUid, session::Remembered},
-    status::{recall::recall, view::AgentView, writer::AgentViews},
+    status::{queue::Urgency, recall::recall, view::AgentView, writer::AgentViews},
 };
 
 impl AgentViews for Bridge {
@@ -21,13 +26,9 @@ impl AgentViews for Bridge {
             available_components: former.available_components,
         };
         let owner = &self.settings.owner;
-        let holder = status
-            .connection
-            .as_ref()
-            .filter(|holder| holder.replica != owner.replica || holder.incarnation != owner.incarnation);
         self.sessions.with(*uid, |entry| {
             entry.recall(remembered);
-            if let Some(holder) = holder {
+            if let Some(holder) = Holder::of(status, owner) {
                 let liveness = entry.session.liveness();
                 let rival = entry.claim.found(holder, &owner.replica, liveness, now().instant);
                 self.meet(entry, rival, holder);
@@ -46,10 +47,12 @@ impl AgentViews for Bridge {
         });
     }
 
-    fn superseded(&self, uid: &InstanceUid, session: u64, by: &ConnectionStatus) {
+    fn superseded(&self, uid: &InstanceUid, session: u64, by: &AgentStatus) {
+        let owner = &self.settings.owner;
+        let Some(by) = Holder::of(by, owner) else { return };
         self.sessions.with(*uid, |entry| {
             let liveness = entry.session.liveness();
-            let rival = entry.claim.superseded(session, by, &self.settings.owner.replica, liveness, now().instant);
+            let rival = entry.claim.superseded(session, by, &owner.replica, liveness, now().instant);
             self.meet(entry, rival, by);
         });
     }
@@ -61,13 +64,14 @@ impl AgentViews for Bridge {
 
 impl Bridge {
     /// Does what follows from a session elsewhere that has claimed the agent.
-    fn meet(&self, entry: &mut Entry, rival: Rival, by: &ConnectionStatus) {
+    fn meet(&self, entry: &mut Entry, rival: Rival, by: Holder<'_>) {
         let uid = entry.session.uid();
         match rival {
             Rival::None => entry.forget_if_over(),
+            Rival::Gone => self.touch(entry, Some(Urgency::Connection)),
             Rival::Younger(connection) => self.challenge(uid, connection),
             Rival::Older => {
-                tracing::info!(%uid, replica = by.replica, "another agent uses this uid at another replica");
+                tracing::info!(%uid, replica = by.connection.replica, "another agent uses this uid at another replica");
                 let now = now();
                 let effects = entry.session.give_new_uid(now);
                 // Without an asking connection everything is delivered to where it belongs.

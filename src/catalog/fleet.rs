@@ -209,6 +209,15 @@ impl FleetEntry {
         })
     }
 
+    /// Whether [`Self::scrub`] knows all that members may quote: not before this replica has read the revisions.
+    #[must_use]
+    pub fn knows_its_secrets(&self) -> bool {
+        match self.offering {
+            Offering::NotLoaded => false,
+            Offering::NoRevision | Offering::Revisions(_) => true,
+        }
+    }
+
     /// Whether [`Self::scrub`] has anything to take out.
     #[must_use]
     pub fn has_secrets(&self) -> bool {

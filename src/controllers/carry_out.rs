@@ -17,16 +17,18 @@ use serde_json::json;
 use super::{
     Context,
     apply::{Error, only_as_seen, patch_status, within},
-    chores::{AgentKey, Chore, Due, key},
+    chores::{AgentKey, Carried, Chore, Due, key},
 };
 use crate::{
     agents::{orphans, summary::AgentSummary},
     api::{
         FLEET_LABEL,
         agent::{Agent, AgentStatus},
+        agent_fleet::EffectiveConfigDetail,
         condition::{ConditionType, Verdict, find},
     },
     catalog::{Assignment, Catalog, Subject},
+    effective_configs::stored::Kept,
     lease::{Holder, Incarnation, presence::Expired},
     opamp::{InstanceUid, identity::Identity},
     revisions::{
@@ -62,34 +64,54 @@ pub(super) async fn fetch(client: &Client, source: &Source) -> Fetched {
     }
 }
 
-/// Carries out chores; gives the agents of which nothing is left to be said. What fails is due again.
-pub(super) async fn carry_out(context: Arc<Context>, due: Due) -> Vec<AgentKey> {
+/// Carries out chores. What fails is due again.
+pub(super) async fn carry_out(context: Arc<Context>, due: Due) -> Carried {
     let Due { chores, gone } = due;
     let (context, gone) = (&*context, &gone);
-    let done = stream::iter(chores).map(|chore| async move {
+    let ended = stream::iter(chores).map(|chore| async move {
         match chore {
-            Chore::Delete(agent) => noted(&agent, delete(context, &agent).await),
-            Chore::Restate(agent) => noted(&agent, restate(context, &agent, gone).await),
+            Chore::Delete(agent) => Some((key(&agent), delete(context, &agent).await)),
+            Chore::Restate(agent) => Some((key(&agent), restate(context, &agent, gone).await)),
             Chore::DeleteLease(expired) => {
                 if let Err(error) = delete_lease(context, &expired).await {
                     tracing::debug!(lease = expired.name, %error, "an expired Lease was not deleted");
                 }
                 None
             }
+            Chore::DeleteConfig(kept) => {
+                if let Err(error) = delete_config(context, &kept).await {
+                    tracing::debug!(secret = %kept.key, %error, "an effective configuration was not deleted");
+                }
+                None
+            }
         }
     });
-    done.buffer_unordered(AT_ONCE).filter_map(|done| async move { done }).collect().await
+    let ended: Vec<_> = ended.buffer_unordered(AT_ONCE).filter_map(|ended| async move { ended }).collect().await;
+    sort(ended)
 }
 
-fn noted(agent: &AgentSummary, outcome: Result<(), Error>) -> Option<AgentKey> {
-    match outcome {
-        Ok(()) => Some(key(agent)),
-        Err(Error::Outdated) => None,
-        Err(error @ (Error::TooMany { .. } | Error::Refused(_) | Error::Silent | Error::Occupied(_))) => {
-            tracing::debug!(uid = %agent.uid, %error, "an agent without a session was not written");
-            None
+/// Only what is refused for the agent's own sake counts against it; a server that is busy or away is nobody's fault.
+fn sort(ended: Vec<(AgentKey, Result<(), Error>)>) -> Carried {
+    let mut carried = Carried::default();
+    let mut first = None;
+    for ((namespace, uid), outcome) in ended {
+        match outcome {
+            Ok(()) => carried.done.push((namespace, uid)),
+            Err(Error::Outdated) => {}
+            Err(error @ Error::Refused(kube::Error::Api(_))) => {
+                carried.refused.push((namespace, uid));
+                first.get_or_insert((uid, error));
+            }
+            Err(error @ (Error::TooMany { .. } | Error::Refused(_) | Error::Silent | Error::Occupied(_))) => {
+                tracing::debug!(%uid, %error, "an agent without a session was not written");
+            }
         }
     }
+    if let Some((uid, error)) = first {
+        let agents = carried.refused.len();
+        tracing::warn!(agents, %uid, %error, "agents without a session could not be written, this one among them");
+    }
+    carried
 }
 
 /// A write within the budget that this replica's bridge spends from, too.
@@ -111,6 +133,13 @@ async fn delete(context: &Context, agent: &AgentSummary) -> Result<(), Error> {
 async fn delete_lease(context: &Context, expired: &Expired) -> Result<(), Error> {
     let api: Api<Lease> = Api::namespaced(context.client.clone(), &context.namespace);
     within(api.delete(&expired.name, &only_as_seen(None, Some(expired.version.clone())))).await.map(|_| ())
+}
+
+/// It is immutable, so that only its uid tells it from one that was written anew under its name.
+async fn delete_config(context: &Context, kept: &Kept) -> Result<(), Error> {
+    let api: Api<Secret> = Api::namespaced(context.client.clone(), &kept.key.namespace);
+    let seen = only_as_seen(Some(kept.uid.clone()), Some(kept.version.clone()));
+    budgeted(context, api.delete(&kept.key.name, &seen)).await.map(|_| ())
 }
 
 /// Reads an agent, and says anew what its last owner can no longer say. The read makes sure that there is no owner.
@@ -177,12 +206,19 @@ fn restated(
         // To another namespace an agent moves only when it returns.
         Assignment::Matched(fleet, _) if fleet.namespace == namespace => {
             if is_matched && status.fleet.as_ref() == Some(&fleet.name) {
-                status
+                orphans::keeping(status, fleet.effective_config)
             } else {
-                orphans::taken(&status, &fleet.name, &fleet.uid, now)
+                // A Secret of its former fleet goes with that fleet.
+                let kept = match fleet.effective_config {
+                    EffectiveConfigDetail::Stored => EffectiveConfigDetail::Hash,
+                    detail @ (EffectiveConfigDetail::None | EffectiveConfigDetail::Hash) => detail,
+                };
+                orphans::keeping(orphans::taken(&status, &fleet.name, &fleet.uid, now), kept)
             }
         }
-        Assignment::Matched(..) | Assignment::Unmatched(_) if is_matched => orphans::lost(&status, now),
+        Assignment::Matched(..) | Assignment::Unmatched(_) if is_matched => {
+            orphans::keeping(orphans::lost(&status, now), EffectiveConfigDetail::Hash)
+        }
         Assignment::Matched(..) | Assignment::Unmatched(_) => status,
     })
 }
@@ -309,6 +345,31 @@ mod tests {
                 expected.map(|(fleet, conditions)| (fleet.map(str::to_owned), conditions.map(str::to_owned).to_vec()));
             assert_eq!(said(&former, gone, fleets), expected, "{case}");
         }
+    }
+
+    #[test]
+    fn an_agent_that_left_names_no_secret_of_a_fleet_that_keeps_none_for_it() {
+        let mut former = status("False", Some("edge"));
+        let config = json!({"hash": "aa", "size": 5, "secretRef": {"name": "opamp-effective-1"}});
+        former.effective_config = serde_json::from_value(config).expect("a configuration");
+        for (case, fleet, detail, expected) in [
+            ("as before", "edge", EffectiveConfigDetail::Stored, true),
+            ("the hash alone is wanted", "edge", EffectiveConfigDetail::Hash, false),
+            ("another fleet", "core", EffectiveConfigDetail::Stored, false),
+        ] {
+            let fleets = catalog(&[("telemetry", fleet)]);
+            let fleets =
+                fleets.fleets().map(|fleet| Arc::new(FleetEntry { effective_config: detail, ..(**fleet).clone() }));
+            let policy = Policy { anonymous: AnonymousNamespaces::All, secrets: SecretContent::Withheld };
+            let catalog = Catalog::new(fleets.collect(), policy, 1);
+            let uid = InstanceUid::generate();
+            let after = restated(&uid, "telemetry", &former, &BTreeSet::new(), &catalog, NOW).expect("a status");
+            let config = after.effective_config.expect("a configuration");
+            assert_eq!(config.secret_ref.is_some(), expected, "{case}");
+        }
+        let lost = restated(&InstanceUid::generate(), "telemetry", &former, &BTreeSet::new(), &catalog(&[]), NOW);
+        let config = lost.and_then(|status| status.effective_config).expect("a configuration");
+        assert_eq!((config.hash.as_str(), config.secret_ref), ("aa", None), "no fleet");
     }
 
     #[test]

@@ -10,11 +10,16 @@ use jiff::Timestamp;
 
 use crate::{
     agents::{
-        retention::{Kept, is_over, losers},
+        retention::{self, is_over, losers},
         summary::AgentSummary,
     },
-    api::{agent_fleet::EnrollmentMethod, condition::Verdict, selector::AttributeSelector},
+    api::{
+        agent_fleet::{EffectiveConfigDetail, EnrollmentMethod},
+        condition::Verdict,
+        selector::AttributeSelector,
+    },
     catalog::Catalog,
+    effective_configs::stored::Kept,
     lease::{Holder, Incarnation, Presence, presence::Expired},
     opamp::InstanceUid,
 };
@@ -22,6 +27,10 @@ use crate::{
 /// How long two objects of one agent are left alone: a replica that moves an agent makes the new one, claims it, and
 /// deletes the old one.
 const MOVING: Duration = Duration::from_secs(60);
+
+/// How long an object is left alone after the API server has refused what was to be done to it: it will hardly change
+/// its mind at once, and others wait for their turn.
+const REST: Duration = Duration::from_secs(60);
 
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +41,8 @@ pub enum Chore {
     Restate(Arc<AgentSummary>),
     /// Delete the Lease of a replica that is long gone.
     DeleteLease(Expired),
+    /// Delete the Secret with an effective configuration that no agent runs any more.
+    DeleteConfig(Kept),
 }
 
 /// An agent's object.
@@ -52,11 +63,22 @@ pub struct Due {
     pub gone: BTreeSet<Holder>,
 }
 
+/// What came of a round.
+#[derive(Debug, Default)]
+pub struct Carried {
+    /// Agents of which nothing is left to be said.
+    pub done: Vec<AgentKey>,
+    /// Agents about which the API server has refused what was asked.
+    pub refused: Vec<AgentKey>,
+}
+
 /// What is remembered between two rounds.
 #[derive(Debug, Default)]
 pub struct Housekeeping {
     /// Since when there are two objects of an agent.
     doubled: BTreeMap<InstanceUid, Instant>,
+    /// Until when agents are left alone about which something was refused.
+    resting: BTreeMap<AgentKey, Instant>,
     /// Agents that are not connected, and whose fleet may be another one now.
     to_be_matched: BTreeSet<AgentKey>,
     /// By namespace, what decided which fleet takes an agent when this was last looked at.
@@ -65,7 +87,7 @@ pub struct Housekeeping {
     seen: Option<u64>,
 }
 
-/// All of a fleet that decides whom it takes.
+/// All of a fleet that decides whom it takes, and what the leader says of them.
 #[derive(Clone, Debug, PartialEq)]
 struct MatchingRule {
     name: String,
@@ -74,6 +96,8 @@ struct MatchingRule {
     created: Timestamp,
     selector: AttributeSelector,
     methods: Vec<EnrollmentMethod>,
+    /// It decides what the status of its members says.
+    effective_config: EffectiveConfigDetail,
 }
 
 impl Housekeeping {
@@ -94,6 +118,7 @@ impl Housekeeping {
                 created: fleet.created,
                 selector: fleet.selector.clone(),
                 methods: fleet.methods.clone(),
+                effective_config: fleet.effective_config,
             });
         }
         let former = self.rules.take();
@@ -110,19 +135,23 @@ impl Housekeeping {
         &mut self,
         agents: &[Arc<AgentSummary>],
         presence: &mut Presence,
-        kept: impl Fn(&AgentSummary) -> Kept,
+        kept: impl Fn(&AgentSummary) -> retention::Kept,
         now: (Instant, Timestamp),
     ) -> Due {
         let (instant, wall) = now;
         let claiming: BTreeSet<Holder> = agents.iter().filter(|agent| agent.is_connected()).filter_map(owner).collect();
         let gone = presence.gone(&claiming, instant);
         let surplus = self.surplus(agents, instant);
+        self.resting.retain(|_, until| instant < *until);
         let mut to_be_matched = BTreeSet::new();
         let mut chores = Vec::new();
         for agent in agents {
             let asked_for = is_away(agent) && self.to_be_matched.contains(&key(agent));
             if asked_for {
                 to_be_matched.insert(key(agent));
+            }
+            if agent.deleted.is_some() || self.resting.contains_key(&key(agent)) {
+                continue;
             }
             let orphaned = agent.is_connected() && owner(agent).is_some_and(|owner| gone.contains(&owner));
             if surplus.contains(&key(agent)) || is_over(agent, &kept, wall) {
@@ -136,9 +165,13 @@ impl Housekeeping {
         Due { chores, gone }
     }
 
-    /// An agent was looked at, and nothing is left to be said of it.
-    pub fn restated(&mut self, agent: &AgentKey) {
-        self.to_be_matched.remove(agent);
+    /// A round has ended.
+    pub fn carried(&mut self, carried: Carried, now: Instant) {
+        let Carried { done, refused } = carried;
+        for agent in &done {
+            self.to_be_matched.remove(agent);
+        }
+        self.resting.extend(refused.into_iter().map(|agent| (agent, now + REST)));
     }
 
     /// The objects that are too many, of agents that have had two for longer than a move takes.
@@ -181,7 +214,7 @@ mod tests {
     use super::*;
     use crate::{
         agents::index::AgentIndex,
-        api::agent_fleet::{AgentFleet, EffectiveConfigDetail},
+        api::agent_fleet::AgentFleet,
         catalog::{
             Policy,
             fleet::{FleetEntry, Offering},
@@ -234,13 +267,14 @@ mod tests {
         presence: &mut Presence,
         now: Instant,
     ) -> Vec<String> {
-        let due = housekeeping.due(agents, presence, |_| Kept::For(Duration::from_secs(86_400)), (now, NOW));
+        let due = housekeeping.due(agents, presence, |_| retention::Kept::For(Duration::from_secs(86_400)), (now, NOW));
         due.chores
             .iter()
             .map(|chore| match chore {
                 Chore::Delete(agent) => format!("delete {}", agent.namespace),
                 Chore::Restate(agent) => format!("restate {}", agent.namespace),
                 Chore::DeleteLease(expired) => format!("delete Lease {}", expired.name),
+                Chore::DeleteConfig(kept) => format!("delete Secret {}", kept.key.name),
             })
             .collect()
     }
@@ -285,9 +319,8 @@ mod tests {
         let before = catalog(&[("shop", "edge", 0), ("bank", "edge", 0)], 1);
         look(&mut housekeeping, &before, "a new leader looks at all", &["restate shop", "restate bank"]);
         look(&mut housekeeping, &before, "until that was done", &["restate shop", "restate bank"]);
-        for agent in &all {
-            housekeeping.restated(&key(agent));
-        }
+        let done = all.iter().map(|agent| key(agent)).collect();
+        housekeeping.carried(Carried { done, ..Carried::default() }, now);
         look(&mut housekeeping, &before, "done", &[]);
         look(&mut housekeeping, &catalog(&[("bank", "edge", 0), ("shop", "edge", 0)], 2), "no such change", &[]);
         let other = catalog(&[("shop", "edge", 1), ("bank", "edge", 0)], 3);
@@ -316,12 +349,40 @@ mod tests {
     }
 
     #[test]
+    fn what_the_api_server_refuses_is_left_alone_for_a_minute_and_holds_up_nobody() {
+        let start = Instant::now();
+        let all = agents([agent(1, "shop", "False", 1), agent(2, "bank", "False", 1)]);
+        let (mut housekeeping, mut presence) = (Housekeeping::default(), Presence::default());
+        housekeeping.look_at(&catalog(&[], 1), &all);
+        housekeeping.carried(Carried { refused: vec![key(&all[0])], ..Carried::default() }, start);
+        for (second, expected) in
+            [(0, &["restate bank"][..]), (59, &["restate bank"]), (60, &["restate shop", "restate bank"])]
+        {
+            let now = start + Duration::from_secs(second);
+            assert_eq!(chores(&mut housekeeping, &all, &mut presence, now), expected, "{second}");
+        }
+    }
+
+    #[test]
+    fn an_object_whose_deletion_a_finalizer_holds_up_is_not_deleted_again() {
+        let mut held_up = agent(1, "shop", "False", 1);
+        held_up["metadata"]["deletionTimestamp"] = json!(SINCE);
+        let due = Housekeeping::default().due(
+            &agents([held_up]),
+            &mut Presence::default(),
+            |_| retention::Kept::For(Duration::ZERO),
+            (Instant::now(), NOW),
+        );
+        assert_eq!(due.chores, []);
+    }
+
+    #[test]
     fn retention_counts_from_the_end_of_the_connection() {
         let all = agents([agent(1, "shop", "False", 1)]);
         for (case, kept, expected) in [
-            ("over", Kept::For(Duration::from_secs(3_600)), 1),
-            ("not yet", Kept::For(Duration::from_secs(3_601)), 0),
-            ("for ever", Kept::Always, 0),
+            ("over", retention::Kept::For(Duration::from_secs(3_600)), 1),
+            ("not yet", retention::Kept::For(Duration::from_secs(3_601)), 0),
+            ("for ever", retention::Kept::Always, 0),
         ] {
             let due = Housekeeping::default().due(&all, &mut Presence::default(), |_| kept, (Instant::now(), NOW));
             assert_eq!(due.chores.len(), expected, "{case}");

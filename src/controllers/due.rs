@@ -1,7 +1,7 @@
 //! What the leader does with a piece of work that is due: observe, plan, hand out the writes.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     sync::Arc,
     time::Instant,
 };
@@ -12,6 +12,7 @@ use kube::ResourceExt;
 use super::{
     apply::{apply_fleet, apply_remote_config},
     carry_out::{carry_out, fetch},
+    chores::Chore,
     leader::{COUNTING, Done, Leader, ROUNDS, Work, Written, now},
 };
 use crate::{
@@ -22,6 +23,7 @@ use crate::{
         remote_config::RemoteConfig,
     },
     catalog::stored::revision_secret_name,
+    effective_configs,
     fleets::{
         self,
         census::{Given, count},
@@ -207,6 +209,7 @@ impl Leader {
         let kept = |agent: &AgentSummary| kept(fleets, agent);
         let mut due = self.housekeeping.due(&agents, &mut self.presence, kept, (now(), Timestamp::now()));
         self.note_uncounted();
+        due.chores.extend(self.unused_configs(&agents).into_iter().map(Chore::DeleteConfig));
         if due.chores.is_empty() {
             self.agenda.ask(Work::Chores, now() + ROUNDS);
             return;
@@ -216,6 +219,15 @@ impl Leader {
         self.agenda.ask(Work::Chores, now() + COUNTING);
         let context = Arc::clone(&self.context);
         self.tasks.spawn(async move { Done::Chores(carry_out(context, due).await) });
+    }
+
+    /// The Secrets with effective configurations that no agent runs any more.
+    fn unused_configs(&mut self, agents: &[Arc<AgentSummary>]) -> Vec<effective_configs::stored::Kept> {
+        // Without a complete list nothing can be said to be unused, and it is not counted either.
+        let Some(kept) = self.context.texts.kept() else { return Vec::new() };
+        let named: HashSet<(&str, &str)> =
+            agents.iter().filter_map(|agent| Some((&*agent.namespace, agent.effective_config.as_deref()?))).collect();
+        self.unused.due(kept, |key| named.contains(&(key.namespace.as_str(), key.name.as_str())), now())
     }
 }
 

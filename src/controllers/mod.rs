@@ -12,6 +12,7 @@ mod chores;
 mod due;
 mod held;
 mod leader;
+mod metrics;
 #[cfg(test)]
 mod tests;
 mod watches;
@@ -23,9 +24,11 @@ use tokio::{sync::watch, time};
 use tokio_util::sync::CancellationToken;
 
 use self::leader::{Ended, Leader};
+pub use self::metrics::Metrics;
 use crate::{
     agents::index::AgentIndex,
     catalog::{CatalogHandle, Policy},
+    effective_configs,
     events::Publisher,
     kubernetes::{Scope, WatchClient},
     lease::Leading,
@@ -50,8 +53,12 @@ pub struct Context {
     pub agents: AgentIndex,
     /// All fleets as bridges see them, for agents that are not connected.
     pub catalog: Arc<CatalogHandle>,
+    /// The Secrets with effective configurations.
+    pub texts: effective_configs::Store,
     /// What this replica may write about Agents; its bridge spends from the same.
     pub budget: Arc<Mutex<Budget>>,
+    /// What is measured of them.
+    pub metrics: Metrics,
 }
 
 impl Context {

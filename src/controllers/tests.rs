@@ -21,6 +21,7 @@ use crate::{
     agents::index::AgentIndex,
     api::remote_config::RemoteConfig,
     catalog::{CatalogHandle, Policy},
+    effective_configs::{Metrics, Store},
     events::Publisher,
     kubernetes::Scope,
     revisions::inputs::InputEvent,
@@ -49,6 +50,7 @@ impl World {
     fn with(remote_configs: impl IntoIterator<Item = RemoteConfig>, answer: Answer) -> Self {
         let requests = Requests::default();
         let client = client(Arc::clone(&requests), answer);
+        let budget = Arc::new(Mutex::new(Budget::new(BudgetLimits::default(), now())));
         let context = Context {
             client: client.clone(),
             watch_client: client.clone().into(),
@@ -58,7 +60,9 @@ impl World {
             policy: Policy::default(),
             agents: AgentIndex::holding([]),
             catalog: CatalogHandle::fixed(Vec::new(), Policy::default()),
-            budget: Arc::new(Mutex::new(Budget::new(BudgetLimits::default(), now()))),
+            texts: Store::new(Scope::All, Arc::clone(&budget), Metrics::default()),
+            metrics: super::Metrics::default(),
+            budget,
         };
         let mut leader = Leader::new(Arc::new(context), Publisher::new(client, "replica-0"));
         let remote_config = |event| Seen::Input(None, InputEvent::RemoteConfig(event));

@@ -46,19 +46,10 @@ const KEPT_ANNOTATIONS: [&str; 2] = [INPUTS_ANNOTATION, UNCOUNTED_ANNOTATION];
 /// A stream that never ends.
 pub type Watches = SelectAll<BoxStream<'static, Seen>>;
 
-/// The parts into which a scope is watched.
-#[must_use]
-pub fn parts(scope: &Scope) -> Vec<Part> {
-    match scope {
-        Scope::All => vec![None],
-        Scope::Namespaces(namespaces) => namespaces.iter().cloned().map(Some).collect(),
-    }
-}
-
 /// Opens all watches anew: each begins with a list. `namespace` is the operator's own, where the Leases are.
 pub fn open(client: &WatchClient, scope: &Scope, namespace: &str) -> Watches {
     let mut watches = Vec::new();
-    for part in parts(scope) {
+    for part in scope.parts() {
         watches.push(watch(client, &part, watch_config(), |part, event| Some(Seen::Fleet(part, event?))));
         watches.push(watch(client, &part, watch_config(), |part, event| {
             Some(Seen::Input(part, InputEvent::RemoteConfig(event?)))

@@ -5,6 +5,8 @@ use std::{collections::BTreeSet, fmt};
 use k8s_openapi::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
 
+use super::Part;
+
 /// The namespaces that this operator reads and writes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Scope {
@@ -33,6 +35,15 @@ impl Scope {
         match self {
             Self::All => true,
             Self::Namespaces(namespaces) => namespaces.contains(namespace),
+        }
+    }
+
+    /// What one watch each covers.
+    #[must_use]
+    pub fn parts(&self) -> Vec<Part> {
+        match self {
+            Self::All => vec![None],
+            Self::Namespaces(namespaces) => namespaces.iter().cloned().map(Some).collect(),
         }
     }
 

@@ -11,7 +11,6 @@ use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric as _},
     metrics::{MetricType, gauge::ConstGauge},
-    registry::Unit,
 };
 use tokio::time::Instant;
 
@@ -90,7 +89,7 @@ impl WatchAges {
 impl Collector for WatchAges {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let help = "Time since the API server last opened the watch of a resource; healthy below 35 s";
-        let mut family = encoder.encode_descriptor("watch_age", help, Some(&Unit::Seconds), MetricType::Gauge)?;
+        let mut family = encoder.encode_descriptor("watch_age_seconds", help, None, MetricType::Gauge)?;
         for (resource, age) in self.oldest() {
             ConstGauge::new(age.as_secs_f64()).encode(family.encode_family(&[("resource", resource)])?)?;
         }

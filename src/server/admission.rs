@@ -4,13 +4,13 @@
 //! handshake with back-off, but an accepted and then closed connection at once.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::{limits::Limits, pacing::Ramp};
+use super::{limits::Limits, pacing::Ramp, shared::now};
 
 /// Connections over [`Limits::connections`] that are open only to be told so. More wait in the kernel's backlog.
 pub const SURPLUS: usize = 256;
@@ -21,7 +21,7 @@ pub struct Admission {
     connections: Arc<Semaphore>,
     surplus: Arc<Semaphore>,
     unreported: Arc<Semaphore>,
-    ramp: Mutex<Ramp>,
+    ramp: Arc<Mutex<Ramp>>,
 }
 
 /// The right to an open connection; given back when dropped.
@@ -47,15 +47,34 @@ pub struct Unreported {
     _permit: OwnedSemaphorePermit,
 }
 
+/// The turn of a handshake; given back when dropped before its time.
+#[derive(Debug)]
+pub struct Turn {
+    /// When the handshake may go on.
+    pub at: Instant,
+    ramp: Arc<Mutex<Ramp>>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        lock(&self.ramp).give_back(self.at, now().instant);
+    }
+}
+
+fn lock(ramp: &Mutex<Ramp>) -> MutexGuard<'_, Ramp> {
+    ramp.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Admission {
     /// Nothing is open yet.
     #[must_use]
     pub fn new(limits: &Limits) -> Self {
+        let ramp = Ramp::new(limits.handshakes_per_second, limits.handshake_queue, limits.handshake_wait);
         Self {
             connections: Arc::new(Semaphore::new(limits.connections)),
             surplus: Arc::new(Semaphore::new(SURPLUS)),
             unreported: Arc::new(Semaphore::new(limits.unreported)),
-            ramp: Mutex::new(Ramp::new(limits.handshakes_per_second, limits.handshake_queue, limits.handshake_wait)),
+            ramp: Arc::new(Mutex::new(ramp)),
         }
     }
 
@@ -68,9 +87,21 @@ impl Admission {
         }
     }
 
-    /// When this handshake may go on, or `None` if too many wait already.
-    pub fn turn(&self, now: Instant) -> Option<Instant> {
-        self.ramp.lock().unwrap_or_else(PoisonError::into_inner).turn(now)
+    /// The slot of a connection that has come now: what was one too many when the slot was given may be so no more.
+    pub fn review(&self, slot: Slot) -> Slot {
+        match slot.standing {
+            Standing::Regular => slot,
+            Standing::Surplus => {
+                let permit = Arc::clone(&self.connections).try_acquire_owned().ok();
+                Slot::new(Standing::Regular, permit).unwrap_or(slot)
+            }
+        }
+    }
+
+    /// The turn of one more handshake, or `None` if too many wait already.
+    pub fn turn(&self, now: Instant) -> Option<Turn> {
+        let at = lock(&self.ramp).turn(now)?;
+        Some(Turn { at, ramp: Arc::clone(&self.ramp) })
     }
 
     /// The right to open one more WebSocket, unless too many have not reported yet.
@@ -102,11 +133,14 @@ mod tests {
         let slot = || admission.slot().now_or_never().flatten();
         let regular: Vec<_> = (0..2).filter_map(|_| slot()).collect();
         assert!(regular.iter().all(|slot| slot.standing == Standing::Regular));
-        let surplus: Vec<_> = (0..SURPLUS).filter_map(|_| slot()).collect();
+        let mut surplus: Vec<_> = (0..SURPLUS).filter_map(|_| slot()).collect();
         assert_eq!(surplus.len(), SURPLUS);
         assert!(surplus.iter().all(|slot| slot.standing == Standing::Surplus));
         assert!(slot().is_none(), "the kernel keeps the rest");
+        let one = admission.review(surplus.pop().unwrap());
+        assert_eq!(one.standing, Standing::Surplus);
         drop(regular);
+        assert_eq!(admission.review(one).standing, Standing::Regular, "there is room when it is used");
         assert_eq!(slot().map(|slot| slot.standing), Some(Standing::Regular));
     }
 

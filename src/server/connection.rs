@@ -3,13 +3,10 @@
 use std::{
     fmt,
     net::SocketAddr,
-    sync::{
-        OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
 };
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, SetOnce};
 
 use crate::opamp::{identity::Identity, session::ConnectionId, violation::Violation};
 
@@ -54,7 +51,7 @@ struct Marks {
     changed: Notify,
     wake: AtomicBool,
     ping: AtomicBool,
-    close: OnceLock<CloseReason>,
+    close: SetOnce<CloseReason>,
 }
 
 impl Connection {
@@ -76,7 +73,8 @@ impl Connection {
         self.marks.changed.notify_one();
     }
 
-    /// Has the connection closed after what is already queued. The first reason stays.
+    /// Has the connection closed after what is already queued, for which the peer has [`super::Limits::close_timeout`].
+    /// The first reason stays.
     pub fn close(&self, reason: CloseReason) {
         if self.marks.close.set(reason).is_ok() {
             self.marks.changed.notify_one();
@@ -86,6 +84,11 @@ impl Connection {
     /// Waits until one of the above was called. Cancelling it loses nothing.
     pub(super) async fn marked(&self) {
         self.marks.changed.notified().await;
+    }
+
+    /// Waits until [`Self::close`] was called.
+    pub(super) async fn closing(&self) -> CloseReason {
+        *self.marks.close.wait().await
     }
 
     pub(crate) fn take_wake(&self) -> bool {

@@ -35,11 +35,12 @@ pub struct Limits {
     /// report, and still only about 120 MB if a hostile sender makes each two bytes an element of a repeated field. The
     /// specification's main branch names 64 MiB (AMB-22).
     pub message_bytes: usize,
-    /// Bytes of all unfinished messages together, beyond the first 16 KiB of each. Default 128 MiB: 32 messages of the
-    /// largest size; further ones wait, over HTTP they get 503.
+    /// Bytes of all unfinished messages together, beyond the first 16 KiB of each: those that arrive, those that are
+    /// decompressed, and compressed responses on their way. Default 128 MiB: 32 messages of the largest size; further
+    /// ones wait, over HTTP they get 503 and responses are not compressed. Never less than one message.
     pub unfinished_bytes: usize,
-    /// Messages a second from one connection. Default 500, which costs about a hundredth of a core; the rest waits in
-    /// the peer's socket.
+    /// Messages a second from one connection, requests that are turned away included. Default 500, which costs about a
+    /// hundredth of a core; the rest waits in the peer's socket. A message counts once more for each 4 KiB that it has.
     pub messages_per_second: u32,
     /// Messages that a connection may send at once beyond its rate. Default 2,000: a gateway with 1,000 agents sends two
     /// each, a report and a status, when a configuration changes.
@@ -50,11 +51,12 @@ pub struct Limits {
     /// How long the answer to that ping may take. Default 20 s: several TCP retransmissions.
     pub pong_timeout: Duration,
     /// How long a peer may read nothing of what it is sent. Default 10 s: it then has a full receive window and does
-    /// not drain it; its answers would be out of date.
+    /// not drain it; its answers would be out of date. The whole of an HTTP response has [`Self::keep_alive`].
     pub write_timeout: Duration,
     /// How long the peer's Close frame is awaited. Default 3 s: a round trip, and opamp-go itself waits 5 s.
     pub close_timeout: Duration,
-    /// WebSockets closed a second when draining. Default 500: half of what the other replicas take as handshakes.
+    /// WebSockets closed a second when draining. Default 500: half of what the other replicas take as handshakes. More, if
+    /// they would not all be closed in the time there is.
     pub drains_per_second: u32,
     /// The least value of `Retry-After`. Default 30 s, the least interval that the specification recommends (THR-05).
     pub retry_after: Duration,

@@ -78,10 +78,11 @@ impl Server {
     }
 
     /// Ends in order: no new connections, WebSockets closed with 1001 one after the other, HTTP requests answered that
-    /// have begun. Returns when all is done, or after `limit`.
+    /// have begun. Returns when all is done, or after `limit`, within which each has its turn.
     pub async fn drain(self, limit: Duration) -> Drained {
         let Self { shared, local: _, acceptor } = self;
-        shared.drain.start(now().instant);
+        let within = limit.saturating_sub(shared.limits.close_timeout);
+        shared.drain.start(shared.tasks.len(), within, now().instant);
         shared.tasks.close();
         let all = async {
             // It ends by itself, and a panic in it would have shown before.
@@ -124,6 +125,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 async fn next(listener: &TcpListener, shared: &Arc<Shared>) -> io::Result<()> {
     let Some(slot) = shared.admission.slot().await else { return Ok(()) };
     let (stream, remote) = listener.accept().await?;
+    let slot = shared.admission.review(slot);
     // Replies are whole messages: waiting for more to send only delays them.
     stream.set_nodelay(true)?;
     shared.tasks.spawn(http::serve(stream, remote, slot, Arc::clone(shared)));

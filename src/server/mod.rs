@@ -9,7 +9,7 @@
 //! | `listener` | accepts, and drains |
 //! | `http` | requests and responses, and the opening of WebSockets |
 //! | `websocket` | frames, and the life of one WebSocket |
-//! | `admission`, `pacing`, `limits`, `drain` | who may connect, when, for how long, how much |
+//! | `admission`, `pacing`, `limits`, `room`, `drain` | who may connect, when, for how long, how much |
 //! | [`admin`] | `/healthz`, `/readyz`, `/metrics`, on a port of their own |
 //!
 //! Each connection is one task without channels: others reach it by the marks on its [`Connection`].
@@ -25,6 +25,7 @@ mod limits;
 mod listener;
 mod metrics;
 mod pacing;
+mod room;
 mod shared;
 mod stream;
 mod websocket;

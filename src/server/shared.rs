@@ -6,9 +6,10 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
+use jiff::Timestamp;
 use rand::RngExt;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
@@ -20,6 +21,7 @@ use super::{
     drain::Drain,
     limits::Limits,
     metrics::Metrics,
+    room::Stored,
 };
 use crate::opamp::{identity::Identity, now::Now, session::ConnectionId};
 
@@ -54,7 +56,10 @@ impl Shared {
             metrics,
             admission: Admission::new(&limits),
             drain: Drain::new(limits.drains_per_second),
-            room: Arc::new(Semaphore::new(limits.unfinished_bytes.min(Semaphore::MAX_PERMITS))),
+            // The largest message must fit, or it would wait for ever.
+            room: Arc::new(Semaphore::new(
+                limits.unfinished_bytes.max(limits.message_bytes).min(Semaphore::MAX_PERMITS),
+            )),
             generation,
             tasks: TaskTracker::new(),
             connections: AtomicU64::new(0),
@@ -68,9 +73,9 @@ impl Shared {
         Arc::new(Connection::new(id, transport, identity, remote))
     }
 
-    /// So much room as a number of permits, never more than there is.
-    pub fn permits(&self, bytes: usize) -> u32 {
-        u32::try_from(bytes.min(self.limits.unfinished_bytes)).unwrap_or(u32::MAX)
+    /// A place for so many bytes at most, out of [`Self::room`].
+    pub fn stored(&self, limit: usize) -> Stored {
+        Stored::new(&self.room, limit)
     }
 
     /// The value of `Retry-After`, in whole seconds (THR-05).
@@ -81,6 +86,23 @@ impl Shared {
 }
 
 /// Both clocks; deadlines by the runtime's, which tests move by hand.
+#[must_use]
 pub fn now() -> Now {
-    Now { instant: tokio::time::Instant::now().into_std(), wall: jiff::Timestamp::now() }
+    let instant = tokio::time::Instant::now().into_std();
+    Now { instant, wall: wall(instant) }
+}
+
+#[cfg(not(test))]
+fn wall(_: Instant) -> Timestamp {
+    Timestamp::now()
+}
+
+/// People's clock moves along with the runtime's.
+#[cfg(test)]
+fn wall(instant: Instant) -> Timestamp {
+    thread_local! {
+        static BEGIN: (Instant, Timestamp) = (Instant::now(), Timestamp::now());
+    }
+    let (begin, wall) = BEGIN.with(|begin| *begin);
+    wall.checked_add(instant.saturating_duration_since(begin)).unwrap_or(wall)
 }

@@ -130,9 +130,10 @@ impl Budget {
         self.unreachable > 0
     }
 
-    /// The tokens left, for the metric.
+    /// The tokens that are there now, for the metric.
     #[must_use]
-    pub fn level(&self) -> f64 {
+    pub fn level(&mut self, now: Instant) -> f64 {
+        self.advance(now);
         self.tokens
     }
 

@@ -67,8 +67,10 @@ enum Certainty {
 pub(super) enum Ownership {
     /// Nothing speaks against it.
     Kept,
-    /// A session elsewhere has claimed the status over it.
-    Superseded(Box<ConnectionStatus>),
+    /// A session elsewhere has claimed the status before this one could; this is what it wrote.
+    Forestalled(Box<AgentStatus>),
+    /// A session elsewhere has claimed the status over this one; this is what it wrote.
+    Superseded { session: u64, by: Box<AgentStatus> },
 }
 
 impl Held {
@@ -125,6 +127,9 @@ impl Held {
     /// It was read again. Tells whether a session elsewhere has claimed the status over ours.
     pub(super) fn reread(&mut self, stored: Stored, owner: &Owner) -> Ownership {
         let shows = connection(&stored.status);
+        let status = AgentStatus::deserialize(&stored.status).unwrap_or_default();
+        let by = |other| Box::new(AgentStatus { connection: Some(other), ..status });
+        let former = self.epoch;
         self.take(stored);
         let is_ours = shows.as_ref().is_some_and(|connection| {
             connection.replica == owner.replica && connection.incarnation == owner.incarnation
@@ -133,10 +138,14 @@ impl Held {
             (Claim::Asked { session, epoch }, _) if is_ours && self.epoch == epoch => {
                 self.claim = Claim::Had { session, epoch };
             }
+            (Claim::Asked { .. } | Claim::None, Some(other)) if !is_ours && self.epoch > former => {
+                self.claim = Claim::None;
+                return Ownership::Forestalled(by(other));
+            }
             (Claim::Asked { .. }, _) => self.claim = Claim::None,
             (Claim::Had { session, epoch }, Some(other)) if !is_ours && self.epoch >= epoch => {
                 self.claim = Claim::Lost { session };
-                return Ownership::Superseded(Box::new(other));
+                return Ownership::Superseded { session, by: by(other) };
             }
             // It was made anew meanwhile, or restored from the past: to be claimed again.
             (Claim::Had { epoch, .. }, _) if self.epoch < epoch => self.claim = Claim::None,
@@ -294,7 +303,9 @@ mod tests {
             let ownership = held.reread(stored(replica, incarnation, epoch), &owner());
             assert_eq!(held.epoch_for(1), expected_epoch, "{case}");
             assert_eq!(held.is_lost_for(1), is_lost, "{case}");
-            assert_eq!(ownership != Ownership::Kept, is_lost, "{case}");
+            assert_eq!(matches!(ownership, Ownership::Superseded { session: 1, .. }), is_lost, "{case}");
+            let is_forestalled = case.ends_with("claimed elsewhere") && !is_lost || case.ends_with("was faster");
+            assert_eq!(matches!(ownership, Ownership::Forestalled(_)), is_forestalled, "{case}");
         }
     }
 

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use super::{
     findings::findings,
     recall::filled,
-    view::{AgentView, AssignmentView, EffectiveConfigView, FleetView, GivenView, LivenessView},
+    view::{AgentView, AssignmentView, EffectiveConfigView, FleetView, GivenView, LivenessView, TextView},
 };
 use crate::{
     agents::written,
@@ -168,15 +168,28 @@ fn failed_config(record: &AgentRecord, former: Option<&FailedConfigStatus>) -> O
 
 fn effective_config(view: &AgentView, record: &AgentRecord, previous: &AgentStatus) -> Option<EffectiveConfigStatus> {
     let reported = record.effective_config.as_ref()?;
-    let hash = written::hex(&reported.hash);
-    let former = previous.effective_config.as_ref().filter(|former| former.hash == hash);
-    let secret_ref = match &view.effective_config {
-        EffectiveConfigView::None => return None,
-        EffectiveConfigView::Hash => None,
-        EffectiveConfigView::Stored { secret: Some(secret) } => Some(SecretName { name: secret.clone() }),
-        EffectiveConfigView::Stored { secret: None } => former.and_then(|former| former.secret_ref.clone()),
+    let status = EffectiveConfigStatus {
+        hash: written::hex(&reported.hash),
+        size: count(reported.size),
+        secret_ref: None,
+        not_stored: None,
     };
-    Some(EffectiveConfigStatus { hash, size: count(reported.size), secret_ref })
+    match &view.effective_config {
+        EffectiveConfigView::None => None,
+        EffectiveConfigView::Hash => Some(status),
+        EffectiveConfigView::Stored(TextView::Kept { secret }) => {
+            Some(EffectiveConfigStatus { secret_ref: Some(SecretName { name: (**secret).into() }), ..status })
+        }
+        EffectiveConfigView::Stored(TextView::Not(reason)) => {
+            Some(EffectiveConfigStatus { not_stored: Some(*reason), ..status })
+        }
+        // The Secret of another fleet goes with that fleet.
+        EffectiveConfigView::Stored(TextView::Unknown) => {
+            let of_this_fleet = previous.fleet.as_ref() == view.fleet().map(|fleet| &fleet.name);
+            let former = previous.effective_config.clone().filter(|former| of_this_fleet && former.hash == status.hash);
+            Some(former.unwrap_or(status))
+        }
+    }
 }
 
 fn available_components(record: &AgentRecord) -> Option<AvailableComponentsStatus> {
@@ -230,7 +243,7 @@ mod tests {
         *,
     };
     use crate::{
-        api::condition::find,
+        api::{agent::NotStored, condition::find},
         opamp::{
             messages::AgentCapabilities as Capability,
             record::{Attributes, ComponentsSummary, EffectiveConfigSummary, RemoteConfigReport, UnhealthyComponent},
@@ -407,6 +420,48 @@ mod tests {
         let status = rendered(&talkative, &AgentStatus::default());
         let size = serde_json::to_vec(&status).expect("JSON").len();
         assert!(size + metadata < 4_096, "{size} bytes");
+    }
+
+    #[test]
+    fn the_secret_of_a_configuration_stays_until_another_is_reported_or_the_fleet_is_another() {
+        let secret = |name: &str| TextView::Kept { secret: name.into() };
+        let named = |status: &AgentStatus| {
+            let config = status.effective_config.clone().expect("a configuration");
+            (config.secret_ref.map(|secret| secret.name), config.not_stored)
+        };
+        let mut view = talkative();
+        view.effective_config = EffectiveConfigView::Stored(secret("opamp-effective-1"));
+        let before = rendered(&view, &AgentStatus::default());
+        let kept = Some("opamp-effective-1".to_owned());
+        assert_eq!(named(&before), (kept.clone(), None));
+        let summary = |hash| Some(EffectiveConfigSummary { hash: [hash; 32], size: 5_120 });
+        let fleet = |name: &str| {
+            AssignmentView::Matched(FleetView { name: name.into(), uid: "uid".into(), given: GivenView::NoRevision })
+        };
+        let unknown = TextView::Unknown;
+        for (case, text, reported, assignment, expected) in [
+            ("a restarted operator", unknown.clone(), None, fleet("edge"), (kept.clone(), None)),
+            ("the same is reported again", unknown.clone(), summary(7), fleet("edge"), (kept, None)),
+            ("another is reported", unknown.clone(), summary(8), fleet("edge"), (None, None)),
+            ("another fleet", unknown, summary(7), fleet("core"), (None, None)),
+            ("kept elsewhere", secret("b"), summary(7), fleet("core"), (Some("b".to_owned()), None)),
+            (
+                "not kept",
+                TextView::Not(NotStored::TooMany),
+                summary(7),
+                fleet("edge"),
+                (None, Some(NotStored::TooMany)),
+            ),
+        ] {
+            view.effective_config = EffectiveConfigView::Stored(text);
+            view.record.effective_config = reported;
+            view.assignment = assignment;
+            assert_eq!(named(&rendered(&view, &before)), expected, "{case}");
+        }
+        view.effective_config = EffectiveConfigView::Hash;
+        assert_eq!(named(&rendered(&view, &before)), (None, None));
+        view.effective_config = EffectiveConfigView::None;
+        assert_eq!(rendered(&view, &before).effective_config, None);
     }
 
     #[test]

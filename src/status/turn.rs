@@ -6,6 +6,7 @@
 use std::sync::{Arc, Mutex};
 
 use jiff::Timestamp;
+use serde::Deserialize as _;
 use tracing::{debug, warn};
 
 use super::{
@@ -107,7 +108,7 @@ impl Turn {
         };
         let Some(held) = &self.held else { return self.adopt_or_create(&view).await };
         if held.is_doubtful() {
-            return self.read_again(&view).await;
+            return self.read_again().await;
         }
         if held.is_lost_for(view.session) {
             if !view.is_connected() {
@@ -141,15 +142,20 @@ impl Turn {
     async fn adopt(&mut self, namespace: &str) -> Result<Step, Failure> {
         match self.get(namespace).await {
             Ok(stored) => {
-                // A status of another version may not read as ours; the agent will tell everything itself.
-                let status: AgentStatus = serde_json::from_value(stored.status.clone()).unwrap_or_default();
-                self.desk.views.remembered(&self.uid, &status);
+                self.recall(&stored);
                 self.held = Some(Held::after(stored, self.past_epoch.unwrap_or(0)));
             }
             Err(Failure::NotFound) => self.absent_from = Some(namespace.into()),
             Err(failure) => return Err(failure),
         }
         Ok(Step::Next)
+    }
+
+    /// Tells whoever shows the agent what an object says that somebody else has written.
+    fn recall(&self, stored: &Stored) {
+        // A status of another version may not read as ours; the agent will tell everything itself.
+        let status = AgentStatus::deserialize(&stored.status).unwrap_or_default();
+        self.desk.views.remembered(&self.uid, &status);
     }
 
     async fn create(&mut self, view: &AgentView) -> Result<Step, Failure> {
@@ -179,17 +185,21 @@ impl Turn {
     }
 
     /// Something gave cause to doubt what is held.
-    async fn read_again(&mut self, view: &AgentView) -> Result<Step, Failure> {
+    async fn read_again(&mut self) -> Result<Step, Failure> {
         let Some(held) = &self.held else { return Ok(Step::Next) };
         let namespace = held.namespace.clone();
         let result = self.get(&namespace).await;
         let Some(held) = &mut self.held else { return Ok(Step::Next) };
         match result {
             Ok(stored) => {
-                if let Ownership::Superseded(by) = held.reread(stored, &self.desk.owner) {
-                    debug!(uid = %self.uid, replica = by.replica, epoch = by.epoch, "a session elsewhere has claimed the agent");
-                    self.desk.metrics.superseded();
-                    self.desk.views.superseded(&self.uid, view.session, &by);
+                match held.reread(stored, &self.desk.owner) {
+                    Ownership::Kept => {}
+                    Ownership::Forestalled(by) => self.desk.views.remembered(&self.uid, &by),
+                    Ownership::Superseded { session, by } => {
+                        debug!(uid = %self.uid, "a session elsewhere has claimed the agent");
+                        self.desk.metrics.superseded();
+                        self.desk.views.superseded(&self.uid, session, &by);
+                    }
                 }
                 Ok(Step::Next)
             }
@@ -213,7 +223,11 @@ impl Turn {
     /// The agent belongs into another namespace: made there, claimed there by the next step, and then deleted here.
     async fn relocate(&mut self, view: &AgentView) -> Result<Step, Failure> {
         let stored = match self.make(view).await {
-            Err(Failure::AlreadyExists) => self.get(&view.namespace).await?,
+            Err(Failure::AlreadyExists) => {
+                let stored = self.get(&view.namespace).await?;
+                self.recall(&stored);
+                stored
+            }
             other => other?,
         };
         if let Some(old) = &self.held {

@@ -2,12 +2,12 @@
 //!
 //! These types know neither sessions nor fleets as objects, so that rendering stays a function from values to values.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Arc};
 
 use jiff::Timestamp;
 
 use crate::{
-    api::agent::Transport,
+    api::agent::{NotStored, Transport},
     opamp::{identity::Identity, offer::ConfigHash, record::AgentRecord},
 };
 
@@ -137,11 +137,22 @@ pub enum EffectiveConfigView {
     None,
     /// Its hash and size.
     Hash,
-    /// Where its text is kept, too.
-    Stored {
-        /// The Secret's name; `None`: it has not been written by this process yet.
-        secret: Option<String>,
+    /// What became of its text, too.
+    Stored(TextView),
+}
+
+/// What became of the text of an effective configuration.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum TextView {
+    /// This process does not know yet: what the status says of the same configuration stays.
+    Unknown,
+    /// It is kept.
+    Kept {
+        /// The name of the Secret.
+        secret: Arc<str>,
     },
+    /// It is not kept.
+    Not(NotStored),
 }
 
 impl AgentView {

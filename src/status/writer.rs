@@ -24,11 +24,7 @@ use super::{
     turn::{Desk, Limits, Turn},
     view::AgentView,
 };
-use crate::{
-    agents::index::AgentIndex,
-    api::agent::{AgentStatus, ConnectionStatus},
-    opamp::InstanceUid,
-};
+use crate::{agents::index::AgentIndex, api::agent::AgentStatus, opamp::InstanceUid};
 
 /// How often room is looked for, and counts are published.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
@@ -43,17 +39,19 @@ pub trait AgentViews: Send + Sync + 'static {
     /// stops showing an agent for another cause than [`Self::released`] touches it, or a few kilobytes stay held.
     fn view(&self, uid: &InstanceUid) -> Option<AgentView>;
 
-    /// An object that existed before this process met the agent, read once before the first write; see
-    /// [`super::recall::recall`]. The view is asked for again afterwards.
+    /// An object that existed before this process met the agent, read once before the first write, and again if a session
+    /// elsewhere has claimed it before that; see [`super::recall::recall`]. The view is asked for again afterwards: it may
+    /// be gone if the object is that session's.
     fn remembered(&self, uid: &InstanceUid, status: &AgentStatus);
 
     /// The API server has acknowledged this status, written for this session: its epoch is in `connection`, and a
     /// re-offer that it shows as granted may be sent.
     fn written(&self, uid: &InstanceUid, session: u64, status: &AgentStatus);
 
-    /// A session elsewhere has claimed the agent over this one. Nothing more is written for this session. If it turns out
-    /// to be alive and the older one (`by.since`), the view gets a new session number and the agent is touched.
-    fn superseded(&self, uid: &InstanceUid, session: u64, by: &ConnectionStatus);
+    /// A session elsewhere has claimed the agent over this one, with this status. Nothing more is written for this session,
+    /// which need not be the latest that was shown. If it turns out to be alive and the older one (`by.connection.since`), the view gets a new session number and the
+    /// agent is touched.
+    fn superseded(&self, uid: &InstanceUid, session: u64, by: &AgentStatus);
 
     /// That this session is over is written, or was never worth an object: unless a newer session has begun, the agent
     /// may be forgotten. The leader answers for its object now.
@@ -264,7 +262,7 @@ impl Shared {
         });
         self.metrics.show_queue(queue.waiting(), queue.in_flight());
         self.metrics.show_without_object(waiting);
-        self.metrics.show_budget(locked(&self.limits.budget).level());
+        self.metrics.show_budget(locked(&self.limits.budget).level(now()));
     }
 }
 

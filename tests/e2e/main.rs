@@ -14,6 +14,7 @@ mod hostile_websockets;
 mod memory;
 mod outage;
 mod remote_configs;
+mod replicas;
 mod restarts;
 mod scale;
 mod secrets;

@@ -81,12 +81,18 @@ impl Scenario {
 
     /// The same with more flags.
     pub async fn operator_with(&self, flags: &[&str]) -> Operator {
+        self.replica("replica-0", flags).await
+    }
+
+    /// Starts one of several replicas.
+    pub async fn replica(&self, name: &str, flags: &[&str]) -> Operator {
         let kubeconfig = self.operator_kubeconfig();
         Operator::start(Started {
             kubeconfig,
             namespace: self.system.clone(),
             fleets: self.namespace.clone(),
-            log: self.folder.join("operator.log"),
+            replica: name.to_owned(),
+            log: self.folder.join(format!("{name}.log")),
             flags: flags.iter().map(|&flag| flag.to_owned()).collect(),
         })
         .await

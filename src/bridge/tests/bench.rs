@@ -1,7 +1,6 @@
 //! What the stories are told with.
 
 use std::{
-    cell::Cell,
     collections::BTreeMap,
     sync::{
         Arc,
@@ -25,12 +24,14 @@ use crate::{
         remote_config::{ConfigFormat, TemplateMode},
         selector::AttributeSelector,
     },
-    bridge::{Bridge, Metrics, Settings},
+    bridge::{Bridge, Metrics, Settings, Surroundings},
     catalog::{
         AnonymousNamespaces, CatalogHandle, FleetEntry, LoadedRevision, Origin, Policy, Revision, RevisionEntry,
         RevisionFile, SecretContent, Threshold,
         fleet::{Offering, Revisions},
     },
+    effective_configs::{self, Store},
+    kubernetes::Scope,
     opamp::{
         InstanceUid,
         identity::Identity,
@@ -38,7 +39,6 @@ use crate::{
             AgentCapabilities as Bit, AgentDescription, AgentDisconnect, AgentToServer, AnyValue, ComponentHealth,
             KeyValue, RemoteConfigStatus, RemoteConfigStatuses, ServerToAgent, any_value,
         },
-        now::Now,
         session::ConnectionId,
     },
     server::{Agents, Connection, Exchange, Transport, now},
@@ -60,7 +60,7 @@ pub(super) struct Replica {
     pub(super) bridge: Arc<Bridge>,
     pub(super) server: ApiServer,
     catalog: Arc<CatalogHandle>,
-    index: AgentIndex,
+    pub(super) index: AgentIndex,
     writer: StatusWriter,
     stop: CancellationToken,
     writing: tokio::task::JoinHandle<()>,
@@ -90,7 +90,10 @@ impl Replica {
         let writer = StatusWriter::new(owner.clone(), OWN, WriterLimits::default(), WriterMetrics::default());
         let settings =
             Settings { own_namespace: OWN.into(), owner, max_sessions, http_silence: Duration::from_secs(300) };
-        let bridge = Bridge::new(settings, Arc::clone(&catalog), index.clone(), writer.clone(), Metrics::default());
+        let texts = Store::new(Scope::All, writer.budget(), effective_configs::Metrics::default());
+        let surroundings =
+            Surroundings { catalog: Arc::clone(&catalog), index: index.clone(), writer: writer.clone(), texts };
+        let bridge = Bridge::new(settings, surroundings, Metrics::default());
         let stop = CancellationToken::new();
         tokio::spawn(Arc::clone(&bridge).run(stop.clone()));
         let views = Arc::clone(&bridge) as Arc<dyn AgentViews>;
@@ -159,7 +162,7 @@ impl Replica {
     /// One poll over HTTP.
     pub(super) fn poll(&self, message: &AgentToServer) -> ServerToAgent {
         let connection = connection(ConnectionId::new(0), Transport::Http);
-        let mut replies = decoded(self.bridge.receive(&connection, message.encode_to_vec().into(), moment()));
+        let mut replies = decoded(self.bridge.receive(&connection, message.encode_to_vec().into(), now()));
         assert_eq!(replies.len(), 1, "one response");
         replies.remove(0)
     }
@@ -182,7 +185,7 @@ pub(super) fn patches(status: usize) -> Requests {
 pub(super) async fn settled(replicas: &[&Replica]) {
     for _ in 0..3 {
         while replicas.iter().any(|replica| replica.touched() > 0) {
-            pass(Duration::from_millis(50)).await;
+            pass(Duration::from_millis(500)).await;
         }
         replicas.iter().for_each(|replica| replica.show());
         pass(Duration::from_millis(50)).await;
@@ -213,23 +216,6 @@ pub(super) async fn pass(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-thread_local! {
-    /// When the clock of this test began, on both sides.
-    static BEGIN: Cell<Option<(std::time::Instant, Timestamp)>> = const { Cell::new(None) };
-}
-
-/// The present moment; people's clock moves along with the runtime's.
-pub(super) fn moment() -> Now {
-    let instant = now().instant;
-    let (begin, wall) = BEGIN.get().unwrap_or_else(|| {
-        let begin = (instant, Timestamp::now());
-        BEGIN.set(Some(begin));
-        begin
-    });
-    let passed = instant.saturating_duration_since(begin);
-    Now { instant, wall: wall.checked_add(passed).expect("not the end of time") }
-}
-
 fn connection(id: ConnectionId, transport: Transport) -> Arc<Connection> {
     Arc::new(Connection::new(id, transport, Identity::Anonymous, ([10, 0, 0, 7], 40_000).into()))
 }
@@ -257,7 +243,7 @@ impl Socket {
 
     /// Sends these bytes.
     pub(super) fn send(&self, payload: Vec<u8>) -> Vec<ServerToAgent> {
-        decoded(self.bridge.receive(&self.connection, payload.into(), moment()))
+        decoded(self.bridge.receive(&self.connection, payload.into(), now()))
     }
 
     /// What has been pushed since the last time: what the connection's task gets when it was woken.
@@ -267,7 +253,7 @@ impl Socket {
 
     /// What is due now, as when the catalog has moved.
     pub(super) fn due(&self) -> Vec<ServerToAgent> {
-        decoded(self.bridge.due(&self.connection, moment()))
+        decoded(self.bridge.due(&self.connection, now()))
     }
 
     /// Whether it was asked for a sign of life since the last time.
@@ -277,7 +263,7 @@ impl Socket {
 
     /// Gives it.
     pub(super) fn pong(&self) -> Vec<ServerToAgent> {
-        decoded(self.bridge.pong(&self.connection, moment()))
+        decoded(self.bridge.pong(&self.connection, now()))
     }
 
     /// Whether the server closes it.
@@ -287,7 +273,7 @@ impl Socket {
 
     /// It ends.
     pub(super) fn close(self) {
-        self.bridge.closed(&self.connection, moment());
+        self.bridge.closed(&self.connection, now());
     }
 }
 
@@ -331,12 +317,13 @@ pub(super) struct Agent {
 impl Agent {
     /// A collector on Linux.
     pub(super) fn new() -> Self {
+        Self::of(InstanceUid::generate())
+    }
+
+    /// The same, under this uid.
+    pub(super) fn of(uid: InstanceUid) -> Self {
         let attributes = [("service.name", "otelcol"), ("os.type", "linux")];
-        Self {
-            uid: InstanceUid::generate(),
-            attributes: attributes.map(|(key, value)| (key.into(), value.into())).into(),
-            number: 0,
-        }
+        Self { uid, attributes: attributes.map(|(key, value)| (key.into(), value.into())).into(), number: 0 }
     }
 
     fn message(&mut self) -> AgentToServer {

@@ -2,6 +2,8 @@
 
 mod bench;
 mod claims;
+mod convergence;
+mod crowds;
 mod duplicates;
 mod gateways;
 mod moves;
@@ -9,4 +11,5 @@ mod offers;
 mod room;
 mod secrets;
 mod settling;
+mod texts;
 mod wishes;

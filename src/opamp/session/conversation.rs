@@ -372,12 +372,15 @@ impl Session {
         }
     }
 
-    /// Sends an offer that is due to an agent on a WebSocket.
+    /// Sends an offer or a question that is due to an agent on a WebSocket.
     pub(super) fn push_offer(&mut self, offer: &Offer, now: Now, effects: &mut Effects) {
         let Some(channel @ Channel::WebSocket(_)) = self.presence.channel() else { return };
-        let Some(due) = self.remote_config.decide(&self.record, offer, Occasion::Push, now.instant) else { return };
-        let remote_config = Some(due.encoded.clone());
-        effects.send.push((channel, Said { remote_config, ..Said::default() }.to(self.uid)));
+        let due = self.remote_config.decide(&self.record, offer, Occasion::Push, now.instant);
+        let remote_config = due.map(|due| due.encoded.clone());
+        let flags = if self.full_state.is_due() { self.ask(now) } else { 0 };
+        if remote_config.is_some() || flags != 0 {
+            effects.send.push((channel, Said { remote_config, flags, ..Said::default() }.to(self.uid)));
+        }
     }
 
     /// The reply to the agent: what is asked of it, what is offered, and what the server is able to do.

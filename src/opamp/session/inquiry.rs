@@ -35,6 +35,14 @@ impl Inquiry {
         *self = Self::Due { tries: 0 };
     }
 
+    /// Whether something is wanted that was not asked for.
+    pub(super) fn is_due(self) -> bool {
+        match self {
+            Self::Due { .. } => true,
+            Self::Closed | Self::Asked { .. } => false,
+        }
+    }
+
     /// It has come.
     pub(super) fn close(&mut self) {
         *self = Self::Closed;

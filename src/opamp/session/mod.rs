@@ -188,6 +188,12 @@ impl Session {
         }
     }
 
+    /// Something is wanted that the agent has reported and that no record keeps: [`Self::push`] or the next reply asks it to
+    /// report in full (S2A-10).
+    pub fn want_full_report(&mut self) {
+        self.full_state.open();
+    }
+
     /// The new uid that was given to a visitor is in use: nobody has to be told again (AMB-13). Says where that was.
     pub fn adopted(&mut self, new_uid: InstanceUid) -> Option<Channel> {
         self.visitors.forget_uid(new_uid)
@@ -205,8 +211,8 @@ impl Session {
         self.presence.channel().is_none() && self.visitors.are_gone(now.instant)
     }
 
-    /// Sends what the offer demands and no reply will bring: for an agent on a WebSocket at once, for one that polls
-    /// never, its next reply does (WS-06, HTTP-02, CFG-03).
+    /// Sends what the offer demands, and asks what is wanted, if no reply will bring it: for an agent on a WebSocket at
+    /// once, for one that polls never, its next reply does (WS-06, HTTP-02, CFG-03).
     pub fn push(&mut self, offer: &Offer, now: Now) -> Effects {
         let mut effects = Effects::default();
         self.push_offer(offer, now, &mut effects);

@@ -8,7 +8,7 @@ use std::{
     pin::{Pin, pin},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, ready},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use bytes::Bytes;
@@ -23,7 +23,7 @@ use super::{
     super::{
         admission::Slot,
         connection::Transport,
-        pacing::TokenBucket,
+        pacing::{TokenBucket, tokens},
         shared::{Shared, now},
         stream::{Stream, linger},
     },
@@ -56,12 +56,14 @@ pub async fn serve<S: Stream>(mut stream: S, remote: SocketAddr, slot: Slot, sha
     };
     let router =
         Router { shared: Arc::clone(&shared), remote, standing: slot.standing, progress: Arc::clone(&progress) };
-    let watched = Watched { stream, first, progress: Arc::clone(&progress), head: shared.limits.head_timeout };
+    let watched = Watched { stream, first, progress: Arc::clone(&progress), shared: Arc::clone(&shared) };
     let mut connection = http1::Builder::new()
         // Its only time limit does not tell an idle connection from a half request.
         .header_read_timeout(None)
         .max_buf_size(HEAD_BYTES)
         .max_headers(HEADERS)
+        // Who has said all may still want the answer.
+        .half_close(true)
         .serve_connection(TokioIo::new(watched), router);
     let outcome = drive(&mut connection, &progress, &shared).await;
     let parts = connection.into_parts();
@@ -153,6 +155,8 @@ enum Phase {
     Busy,
     /// The response is written, and the next request awaited.
     Idle(Instant),
+    /// The same, but the peer does not read.
+    Stalled { until: Instant, idle_until: Instant },
 }
 
 impl Progress {
@@ -175,9 +179,14 @@ impl Progress {
         self.state().phase = Phase::Idle(until);
     }
 
-    /// When the next message may be taken, if that is later than now.
+    /// When the next request may be taken, if that is later than now.
     pub fn pace(&self, now: Instant) -> Option<Instant> {
-        self.state().bucket.take(now)
+        self.state().bucket.take(tokens(0), now)
+    }
+
+    /// The request brought a message of so many bytes; the next one waits for it.
+    pub fn charge(&self, bytes: usize, now: Instant) {
+        let _ = self.state().bucket.take(tokens(bytes) - tokens(0), now);
     }
 
     /// The request opens a WebSocket: hyper has no part in it any more.
@@ -194,13 +203,32 @@ impl Progress {
         let mut state = self.state();
         match state.phase {
             Phase::Idle(_) => state.phase = Phase::Head(until),
-            Phase::Head(_) | Phase::Busy => {}
+            Phase::Head(_) | Phase::Busy | Phase::Stalled { .. } => {}
+        }
+    }
+
+    /// The peer takes nothing more of a response before it has read; it has until then.
+    fn blocked(&self, until: Instant) {
+        let mut state = self.state();
+        match state.phase {
+            Phase::Idle(idle_until) => state.phase = Phase::Stalled { until, idle_until },
+            Phase::Head(_) | Phase::Busy | Phase::Stalled { .. } => {}
+        }
+    }
+
+    /// The peer has taken some of it.
+    fn wrote(&self) {
+        let mut state = self.state();
+        match state.phase {
+            Phase::Stalled { idle_until, .. } => state.phase = Phase::Idle(idle_until),
+            Phase::Head(_) | Phase::Busy | Phase::Idle(_) => {}
         }
     }
 
     fn deadline(&self) -> Option<Instant> {
         match self.state().phase {
             Phase::Head(until) | Phase::Idle(until) => Some(until),
+            Phase::Stalled { until, idle_until } => Some(until.min(idle_until)),
             Phase::Busy => None,
         }
     }
@@ -210,13 +238,23 @@ impl Progress {
     }
 }
 
-/// A stream that tells when something arrives.
+/// A stream that tells when something arrives, and when nothing leaves.
 struct Watched<S> {
     stream: S,
     /// What was read before; comes before everything else.
     first: Bytes,
     progress: Arc<Progress>,
-    head: Duration,
+    shared: Arc<Shared>,
+}
+
+impl<S> Watched<S> {
+    fn note(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        match written {
+            Poll::Ready(_) => self.progress.wrote(),
+            Poll::Pending => self.progress.blocked(now().instant + self.shared.limits.write_timeout),
+        }
+        written
+    }
 }
 
 impl<S: Stream> AsyncRead for Watched<S> {
@@ -233,7 +271,7 @@ impl<S: Stream> AsyncRead for Watched<S> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
         if buffer.filled().len() > before {
-            self.progress.heard(now().instant + self.head);
+            self.progress.heard(now().instant + self.shared.limits.head_timeout);
         }
         Poll::Ready(Ok(()))
     }
@@ -241,7 +279,8 @@ impl<S: Stream> AsyncRead for Watched<S> {
 
 impl<S: Stream> AsyncWrite for Watched<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.note(written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -257,7 +296,8 @@ impl<S: Stream> AsyncWrite for Watched<S> {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.note(written)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -9,7 +9,6 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Poll, ready},
-    time::Instant,
 };
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -22,7 +21,7 @@ use tokio::{
 
 use super::{
     super::{
-        admission::{Slot, Unreported},
+        admission::{Slot, Turn, Unreported},
         connection::Connection,
         metrics::HandshakeOutcome,
         shared::{Shared, now},
@@ -41,7 +40,7 @@ pub struct Handshake {
     /// The value of `Sec-WebSocket-Accept`.
     pub accept: HeaderValue,
     /// When it may be answered.
-    pub turn: Instant,
+    pub turn: Turn,
     pub connection: Arc<Connection>,
 }
 
@@ -71,14 +70,14 @@ pub async fn open<S: Stream>(mut stream: S, early: Bytes, handshake: Handshake, 
 async fn wait<S: Stream>(
     stream: &mut S,
     early: &mut BytesMut,
-    turn: Instant,
+    turn: Turn,
     shared: &Shared,
 ) -> Option<Result<Unreported, Overload>> {
     let _waiting = shared.metrics.wait();
     let admitted = tokio::select! {
         biased;
         () = shared.drain.started() => Err(Overload::Draining),
-        () = sleep_until(turn.into()) => shared.admission.unreported().ok_or(Overload::Unreported),
+        () = sleep_until(turn.at.into()) => shared.admission.unreported().ok_or(Overload::Unreported),
         () = leaves(stream, early) => return None,
     };
     shared.metrics.handshake(match admitted {
@@ -177,7 +176,8 @@ mod tests {
             harness.shared.connection(Transport::WebSocket, Identity::Anonymous, ([192, 0, 2, 1], 40_000).into());
         let slot = harness.shared.admission.slot().await.unwrap();
         let (stream, _peer) = tokio::io::duplex(1);
-        let handshake = Handshake { accept: HeaderValue::from_static(""), turn: Instant::now(), connection };
+        let turn = harness.shared.admission.turn(now().instant).unwrap();
+        let handshake = Handshake { accept: HeaderValue::from_static(""), turn, connection };
         let task = open(stream, Bytes::new(), handshake, slot, Arc::clone(&harness.shared));
         let bytes = size_of_val(&task) + size_of::<Conversation>() + size_of::<Connection>();
         assert!(bytes < 2_500, "{bytes}");

@@ -7,6 +7,7 @@ use super::{
     super::{
         agents::Refusal,
         metrics::HandshakeOutcome,
+        room::StoreError,
         websocket::handshake::{self, HandshakeError},
     },
     body::BodyError,
@@ -76,11 +77,12 @@ impl Rejection {
             | Self::Coding(CodingError::Corrupt(_))
             | Self::Body(BodyError::Broken(_)) => StatusCode::BAD_REQUEST,
             Self::Unauthorized(_) => StatusCode::UNAUTHORIZED,
-            Self::Body(BodyError::TooLarge(_)) | Self::Coding(CodingError::TooLarge(_)) => {
-                StatusCode::PAYLOAD_TOO_LARGE
-            }
+            Self::Body(BodyError::Store(error)) | Self::Coding(CodingError::Store(error)) => match error {
+                StoreError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+                StoreError::NoRoom => StatusCode::SERVICE_UNAVAILABLE,
+            },
             Self::Body(BodyError::TooSlow) => StatusCode::REQUEST_TIMEOUT,
-            Self::Body(BodyError::NoRoom) | Self::Overload(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Overload(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::NoAnswer => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -126,16 +128,18 @@ impl Rejection {
             Self::Unauthorized(refusal) => {
                 headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(refusal.challenge));
             }
-            Self::Body(BodyError::NoRoom) | Self::Overload(_) => {
+            Self::Body(BodyError::Store(StoreError::NoRoom))
+            | Self::Coding(CodingError::Store(StoreError::NoRoom))
+            | Self::Overload(_) => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from(retry_after));
                 headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
-            Self::Body(BodyError::TooSlow | BodyError::TooLarge(_) | BodyError::Broken(_)) => {
+            Self::Body(BodyError::TooSlow | BodyError::Store(StoreError::TooLarge(_)) | BodyError::Broken(_)) => {
                 headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             Self::Path
             | Self::MediaType
-            | Self::Coding(CodingError::Corrupt(_) | CodingError::TooLarge(_))
+            | Self::Coding(CodingError::Corrupt(_) | CodingError::Store(StoreError::TooLarge(_)))
             | Self::Handshake(HandshakeError::Method | HandshakeError::NoUpgrade | HandshakeError::Key)
             | Self::NoAnswer => {}
         }

@@ -27,7 +27,7 @@ use super::{
     opening::Handshake,
     rejection::{Overload, Rejection},
 };
-use crate::opamp::{InstanceUid, identity::Identity, session::Outbound};
+use crate::opamp::{InstanceUid, session::Outbound};
 
 /// The one media type of OpAMP messages (HTTP-06, HTTP-12).
 const MEDIA_TYPE: &str = "application/x-protobuf";
@@ -77,11 +77,7 @@ impl Router {
     async fn answer(&self, request: Request<Incoming>) -> Reply {
         let (parts, body) = request.into_parts();
         let opens = parts.method == Method::GET && parts.headers.contains_key(header::UPGRADE);
-        let outcome = match route(&parts, &self.shared.path) {
-            Ok(Route::Message) => self.receive(&parts, body).await,
-            Ok(Route::WebSocket(accept)) => self.open(&parts, accept).await,
-            Err(rejection) => Err(rejection),
-        };
+        let outcome = self.serve(&parts, body).await;
         outcome.unwrap_or_else(|rejection| {
             if opens {
                 self.shared.metrics.handshake(rejection.outcome());
@@ -91,29 +87,34 @@ impl Router {
         })
     }
 
-    /// Who may be served at all (AUTH-02).
-    fn admit(&self, parts: &Parts) -> Result<Identity, Rejection> {
+    /// Serves whoever may be served at all, at the pace of the connection.
+    async fn serve(&self, parts: &Parts, body: Incoming) -> Result<Reply, Rejection> {
         match self.standing {
-            Standing::Regular => Ok(self.shared.agents.authenticate(parts, self.remote)?),
-            Standing::Surplus => Err(Overload::Connections.into()),
+            Standing::Regular => {}
+            Standing::Surplus => return Err(Overload::Connections.into()),
+        }
+        if let Some(turn) = self.progress.pace(now().instant) {
+            sleep_until(turn.into()).await;
+        }
+        match route(parts, &self.shared.path)? {
+            Route::Message => self.receive(parts, body).await,
+            Route::WebSocket(accept) => self.open(parts, accept).await,
         }
     }
 
     /// One message and its answer (HTTP-01, HTTP-02).
     async fn receive(&self, parts: &Parts, body: Incoming) -> Result<Reply, Rejection> {
-        let identity = self.admit(parts)?;
+        let identity = self.shared.agents.authenticate(parts, self.remote)?;
         let coding = coding::of_request(&parts.headers)?;
-        if let Some(turn) = self.progress.pace(now().instant) {
-            sleep_until(turn.into()).await;
-        }
         let received = body::read(body, &self.shared).await?;
         let shared = &self.shared;
         shared.metrics.message_received(Transport::Http);
-        shared.metrics.received(Transport::Http, received.bytes.len());
+        shared.metrics.received(Transport::Http, received.len());
         let payload = match coding {
-            Coding::Identity => received.bytes.clone(),
-            Coding::Gzip => coding::inflate(&received.bytes, shared.limits.message_bytes)?,
+            Coding::Identity => received,
+            Coding::Gzip => coding::inflate(&received, shared.stored(shared.limits.message_bytes)).await?,
         };
+        self.progress.charge(payload.len(), now().instant);
         let connection = shared.connection(Transport::Http, identity, self.remote);
         let exchange = shared.agents.receive(&connection, payload, now());
         if let Some(violation) = &exchange.violation {
@@ -125,16 +126,16 @@ impl Router {
             shared.metrics.uid_header_mismatches.inc();
         }
         let Some(outbound) = exchange.send.into_iter().next() else { return Err(Rejection::NoAnswer) };
-        Ok(self.respond(outbound, coding::of_response(&parts.headers)))
+        Ok(self.respond(outbound, coding::of_response(&parts.headers)).await)
     }
 
-    fn respond(&self, outbound: Outbound, coding: Coding) -> Reply {
+    async fn respond(&self, outbound: Outbound, coding: Coding) -> Reply {
         let Outbound { head, tail } = outbound;
         let tail = tail.unwrap_or_default();
         let compressed = match coding {
             Coding::Identity => None,
-            // Writing to memory does not fail; if it did, the plain bytes would serve as well.
-            Coding::Gzip => coding::deflate([&head, &tail]).ok(),
+            // Where there is no room for it, plain bytes serve as well: what agents share is there already.
+            Coding::Gzip => coding::deflate([&head, &tail], self.shared.stored(usize::MAX)).await.ok(),
         };
         let is_compressed = compressed.is_some();
         let body = compressed.unwrap_or(head).chain(if is_compressed { Bytes::new() } else { tail });
@@ -152,8 +153,8 @@ impl Router {
     /// Admits the opening of a WebSocket. Then the connection is no longer the router's, and the request gets no reply
     /// from here.
     async fn open(&self, parts: &Parts, accept: HeaderValue) -> Result<Reply, Rejection> {
-        let identity = self.admit(parts)?;
         let shared = &self.shared;
+        let identity = shared.agents.authenticate(parts, self.remote)?;
         if shared.admission.is_crowded() {
             return Err(Overload::Unreported.into());
         }

@@ -26,7 +26,7 @@ async fn websockets_are_sent_away_one_after_the_other_and_served_until_then() {
         client.message().await;
     }
     let start = Instant::now();
-    harness.shared.drain.start(now().instant);
+    harness.shared.drain.start(1, Duration::MAX, now().instant);
     sleep(Duration::from_millis(1)).await;
     let mut ends = join_all(clients.iter_mut().map(|client| async {
         client.send(b"still here?").await;
@@ -56,7 +56,7 @@ async fn handshakes_that_wait_get_503_and_idle_connections_end() {
         while harness.shared.metrics.handshakes_waiting.get() == 0 {
             tokio::task::yield_now().await;
         }
-        harness.shared.drain.start(now().instant);
+        harness.shared.drain.start(1, Duration::MAX, now().instant);
     });
     assert_eq!(response.status, 503);
     idle.ended().await;
@@ -71,7 +71,7 @@ async fn a_request_in_flight_is_answered() {
         .write(b"POST /v1/opamp HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-protobuf\r\nContent-Length: 5\r\n\r\nhe")
         .await;
     tokio::task::yield_now().await;
-    harness.shared.drain.start(now().instant);
+    harness.shared.drain.start(1, Duration::MAX, now().instant);
     tokio::task::yield_now().await;
     client.write(b"llo").await;
     let response = client.response().await;
@@ -114,7 +114,7 @@ async fn a_drain_ends_in_time_even_if_a_peer_does_not() {
     let harness = Harness::new(Limits { drains_per_second: 1, ..Limits::default() });
     let _client = harness.open().await;
     let start = Instant::now();
-    harness.shared.drain.start(now().instant);
+    harness.shared.drain.start(1, Duration::MAX, now().instant);
     harness.shared.tasks.close();
     harness.shared.tasks.wait().await;
     assert_eq!(passed(start), harness.shared.limits.close_timeout, "its Close frame was awaited");

@@ -4,6 +4,7 @@ mod admin;
 mod admission;
 pub(super) mod client;
 mod drain;
+mod hostile;
 mod http;
 mod websocket;
 

@@ -280,7 +280,7 @@ async fn a_noisy_peer_is_slowed_down_and_answered_in_order() {
 
 #[tokio::test(start_paused = true)]
 async fn large_messages_wait_for_room() {
-    let mut harness = Harness::new(Limits { unfinished_bytes: 50_000, ..Limits::default() });
+    let mut harness = Harness::new(Limits { unfinished_bytes: 50_000, message_bytes: 50_000, ..Limits::default() });
     let (mut client, _) = harness.reported().await;
     let occupied = Arc::clone(&harness.shared.room).try_acquire_many_owned(40_000).unwrap();
     let large = frame(0x82, &[&b"\0large"[..], &vec![b' '; 40_000]].concat());

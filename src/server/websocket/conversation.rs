@@ -10,7 +10,7 @@ use super::{
         admission::Unreported,
         agents::{Exchange, Then},
         connection::{CloseReason, Connection, Transport},
-        pacing::TokenBucket,
+        pacing::{TokenBucket, tokens},
         shared::Shared,
     },
     decoder::{Decoder, Event},
@@ -42,7 +42,10 @@ pub struct Conversation {
     outgoing: VecDeque<Outgoing>,
     bucket: TokenBucket,
     offences: Offences,
-    room: Room,
+    /// The room that the unfinished message has, beyond what is free.
+    room: Option<OwnedSemaphorePermit>,
+    /// So many bytes more are needed before anything more is read.
+    wanted_room: Option<usize>,
     /// No message is taken before.
     paused_until: Option<Instant>,
     /// When the unfinished frame or message began.
@@ -60,6 +63,8 @@ pub struct Conversation {
 pub enum Ending {
     /// The server closes.
     Ours(CloseReason),
+    /// The server closes in the midst of a frame that the peer does not read: no Close frame fits there.
+    Cut(CloseReason),
     /// The peer sent a Close frame, with this code.
     Theirs(Option<u16>),
     /// The connection broke, or the peer ended it without a word.
@@ -82,16 +87,6 @@ pub struct Unheard {
     pub unread: Vec<u8>,
 }
 
-/// Whether there is memory for the message that arrives.
-#[derive(Debug)]
-enum Room {
-    /// It is small enough so far.
-    Free,
-    /// So many bytes more are asked for.
-    Wanted(usize, Vec<OwnedSemaphorePermit>),
-    Granted(Vec<OwnedSemaphorePermit>),
-}
-
 impl Conversation {
     /// A conversation that begins now, with a socket that has not reported yet.
     pub fn new(shared: Arc<Shared>, connection: Arc<Connection>, unreported: Unreported, now: Now) -> Self {
@@ -102,7 +97,8 @@ impl Conversation {
             outgoing: VecDeque::new(),
             bucket: TokenBucket::new(limits.messages_per_second, limits.message_burst, now.instant),
             offences: Offences::default(),
-            room: Room::Free,
+            room: None,
+            wanted_room: None,
             paused_until: None,
             begun: None,
             unreported: Some((unreported, now.instant + limits.report_timeout)),
@@ -178,21 +174,16 @@ impl Conversation {
     /// How many bytes of room are needed before anything more is read.
     #[must_use]
     pub fn wanted_room(&self) -> Option<usize> {
-        match &self.room {
-            Room::Wanted(bytes, _) => Some(*bytes),
-            Room::Free | Room::Granted(_) => None,
-        }
+        self.wanted_room
     }
 
     /// Gives the room that was wanted.
     pub fn grant(&mut self, permit: OwnedSemaphorePermit, now: Now) {
-        self.room = match std::mem::replace(&mut self.room, Room::Free) {
-            Room::Free => Room::Granted(vec![permit]),
-            Room::Wanted(_, mut permits) | Room::Granted(mut permits) => {
-                permits.push(permit);
-                Room::Granted(permits)
-            }
-        };
+        self.wanted_room = None;
+        match &mut self.room {
+            Some(held) => held.merge(permit),
+            none => *none = Some(permit),
+        }
         self.resume(now);
     }
 
@@ -276,23 +267,23 @@ impl Conversation {
 
     fn take(&mut self, event: Event, now: Now) {
         match event {
-            Event::Reserve(bytes) => self.want(bytes),
+            Event::Reserve(bytes) => self.wanted_room = Some(bytes),
             Event::Binary(message) => {
-                self.room = Room::Free;
-                self.pace(now);
+                self.room = None;
+                self.pace(message.len(), now);
                 self.receive(message, now);
             }
             Event::Text => {
-                self.room = Room::Free;
-                self.pace(now);
+                self.room = None;
+                self.pace(0, now);
                 self.refuse(&Violation::NotBinary, now);
             }
             Event::Ping(payload) => {
-                self.pace(now);
+                self.pace(0, now);
                 self.outgoing.push_back(Outgoing::Pong(payload));
             }
             Event::Pong(payload) => {
-                self.pace(now);
+                self.pace(0, now);
                 if self.proof == Proof::Asked && payload == PROOF {
                     self.proof = Proof::NotAsked;
                     let exchange = self.shared.agents.pong(&self.connection, now);
@@ -342,22 +333,14 @@ impl Conversation {
         }
     }
 
-    fn pace(&mut self, now: Now) {
-        self.paused_until = self.bucket.take(now.instant);
-    }
-
-    fn want(&mut self, bytes: usize) {
-        self.room = match std::mem::replace(&mut self.room, Room::Free) {
-            Room::Free => Room::Wanted(bytes, Vec::new()),
-            Room::Granted(permits) => Room::Wanted(bytes, permits),
-            Room::Wanted(before, permits) => Room::Wanted(before + bytes, permits),
-        };
+    fn pace(&mut self, bytes: usize, now: Now) {
+        self.paused_until = self.bucket.take(tokens(bytes), now.instant);
     }
 
     fn is_ready(&self) -> bool {
         self.ending.is_none()
             && self.paused_until.is_none()
-            && self.wanted_room().is_none()
+            && self.wanted_room.is_none()
             && self.outgoing.len() < OUTGOING_FRAMES
     }
 

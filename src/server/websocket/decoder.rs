@@ -2,11 +2,7 @@
 
 use bytes::Bytes;
 
-use super::super::connection::CloseReason;
-
-/// Bytes of an unfinished message that need no [`Event::Reserve`]: usual reports are below, and 15,000 connections with
-/// so much each stay below 250 MB.
-pub const FREE_BYTES: usize = 16 << 10;
+use super::super::{connection::CloseReason, room::FREE_BYTES};
 
 /// The longest payload of a control frame (RFC 6455 §5.5).
 const CONTROL_BYTES: u8 = 125;
@@ -15,7 +11,7 @@ const CONTROL_BYTES: u8 = 125;
 #[derive(Debug)]
 pub struct Decoder {
     limit: usize,
-    /// How many bytes of the unfinished message were announced by [`Event::Reserve`] or are free.
+    /// How many bytes of the unfinished message were asked for by [`Event::Reserve`] or are free.
     reserved: usize,
     stage: Stage,
     message: Option<Message>,
@@ -25,8 +21,17 @@ pub struct Decoder {
 #[derive(Debug)]
 enum Stage {
     Head(Head),
-    Payload { frame: Frame, read: usize, control: Vec<u8> },
+    Payload(Payload),
     Failed(Fault),
+}
+
+/// A frame whose payload arrives.
+#[derive(Debug)]
+struct Payload {
+    frame: Frame,
+    read: usize,
+    /// What has arrived, if it is a control frame.
+    control: Vec<u8>,
 }
 
 /// The first bytes of a frame, up to its payload.
@@ -178,7 +183,7 @@ impl Decoder {
         self.message.is_some()
             || match &self.stage {
                 Stage::Head(head) => head.filled > 0,
-                Stage::Payload { .. } => true,
+                Stage::Payload(_) => true,
                 Stage::Failed(_) => false,
             }
     }
@@ -189,27 +194,15 @@ impl Decoder {
                 Stage::Failed(fault) => return Err(*fault),
                 Stage::Head(head) => {
                     let Some(frame) = head.fill(input)? else { return Ok(None) };
-                    let reserve = self.begin(frame)?;
-                    self.stage = Stage::Payload { frame, read: 0, control: Vec::new() };
-                    if reserve.is_some() {
+                    self.begin(frame)?;
+                    self.stage = Stage::Payload(Payload { frame, read: 0, control: Vec::new() });
+                }
+                Stage::Payload(payload) => {
+                    let reserve = payload.take(input, &mut self.message, &mut self.reserved);
+                    if payload.missing() > 0 {
                         return Ok(reserve);
                     }
-                }
-                Stage::Payload { frame, read, control } => {
-                    let (taken, rest) = input.split_at(input.len().min(frame.length - *read));
-                    *input = rest;
-                    match (&mut self.message, frame.opcode) {
-                        (_, Opcode::Close | Opcode::Ping | Opcode::Pong) | (None, _) => {
-                            unmask(taken, frame.mask, *read, control);
-                        }
-                        (Some(Message::Binary(bytes)), _) => unmask(taken, frame.mask, *read, bytes),
-                        (Some(Message::Text(length)), _) => *length += taken.len(),
-                    }
-                    *read += taken.len();
-                    if *read < frame.length {
-                        return Ok(None);
-                    }
-                    let (frame, control) = (*frame, std::mem::take(control));
+                    let (frame, control) = (payload.frame, std::mem::take(&mut payload.control));
                     self.stage = Stage::Head(Head::default());
                     if let Some(event) = self.finish(frame, control)? {
                         return Ok(Some(event));
@@ -220,9 +213,9 @@ impl Decoder {
     }
 
     /// Takes note of a frame that begins.
-    fn begin(&mut self, frame: Frame) -> Result<Option<Event>, Fault> {
+    fn begin(&mut self, frame: Frame) -> Result<(), Fault> {
         match (frame.opcode, &self.message) {
-            (Opcode::Close | Opcode::Ping | Opcode::Pong, _) => return Ok(None),
+            (Opcode::Close | Opcode::Ping | Opcode::Pong, _) => return Ok(()),
             (Opcode::Continuation, None) => return Err(Fault::NothingToContinue),
             (Opcode::Text | Opcode::Binary, Some(_)) => return Err(Fault::Interleaved),
             (Opcode::Continuation, Some(_)) => {}
@@ -230,17 +223,8 @@ impl Decoder {
             (Opcode::Binary, None) => self.message = Some(Message::Binary(Vec::new())),
         }
         let stored = self.message.as_ref().map_or(0, Message::length);
-        let total = stored.checked_add(frame.length).filter(|total| *total <= self.limit).ok_or(Fault::TooLarge)?;
-        let Some(Message::Binary(bytes)) = &mut self.message else { return Ok(None) };
-        if frame.opcode == Opcode::Binary && frame.last {
-            bytes.reserve_exact(frame.length);
-        }
-        if total <= self.reserved {
-            return Ok(None);
-        }
-        let more = total - self.reserved;
-        self.reserved = total;
-        Ok(Some(Event::Reserve(more)))
+        let total = stored.checked_add(frame.length);
+        if total.is_some_and(|total| total <= self.limit) { Ok(()) } else { Err(Fault::TooLarge) }
     }
 
     /// Says what a finished frame amounts to.
@@ -273,15 +257,65 @@ impl Message {
     }
 }
 
+impl Payload {
+    fn missing(&self) -> usize {
+        self.frame.length - self.read
+    }
+
+    /// Takes what belongs to it off the front of `input`. Asks for room when all that is reserved is filled and more has
+    /// come: who only announces much takes none from others.
+    fn take(&mut self, input: &mut &[u8], message: &mut Option<Message>, reserved: &mut usize) -> Option<Event> {
+        let missing = self.missing();
+        let Self { frame, read, control } = self;
+        *read += match message {
+            Some(Message::Binary(bytes)) if frame.opcode.is_data() => {
+                let most = missing.min(*reserved - bytes.len());
+                if frame.opcode == Opcode::Binary && frame.last {
+                    bytes.reserve_exact(most);
+                }
+                unmask(front(input, most), frame.mask, *read, bytes)
+            }
+            Some(Message::Text(length)) if frame.opcode.is_data() => {
+                let taken = front(input, missing).len();
+                *length += taken;
+                taken
+            }
+            Some(_) | None => unmask(front(input, missing), frame.mask, *read, control),
+        };
+        if input.is_empty() || self.missing() == 0 {
+            return None;
+        }
+        let more = self.missing().min(*reserved);
+        *reserved += more;
+        Some(Event::Reserve(more))
+    }
+}
+
+/// Takes so many bytes off the front, or as many as there are.
+fn front<'i>(input: &mut &'i [u8], most: usize) -> &'i [u8] {
+    let (taken, rest) = input.split_at(most.min(input.len()));
+    *input = rest;
+    taken
+}
+
+impl Opcode {
+    /// Whether its payload belongs to a message.
+    fn is_data(self) -> bool {
+        match self {
+            Self::Continuation | Self::Text | Self::Binary => true,
+            Self::Close | Self::Ping | Self::Pong => false,
+        }
+    }
+}
+
 impl Head {
     /// Takes what is missing of the head; says what it means once it is complete.
     fn fill(&mut self, input: &mut &[u8]) -> Result<Option<Frame>, Fault> {
         loop {
             let missing = self.needed() - self.filled;
-            let (taken, rest) = input.split_at(input.len().min(missing));
+            let taken = front(input, missing);
             self.bytes[self.filled..self.filled + taken.len()].copy_from_slice(taken);
             self.filled += taken.len();
-            *input = rest;
             if taken.len() < missing {
                 return Ok(None);
             }
@@ -355,8 +389,8 @@ fn opcode(first: u8) -> Result<Opcode, Fault> {
     })
 }
 
-/// Appends the bytes that stand at `position` of their frame, unmasked (RFC 6455 §5.3).
-fn unmask(masked: &[u8], mut mask: [u8; 4], position: usize, into: &mut Vec<u8>) {
+/// Appends the bytes that stand at `position` of their frame, unmasked (RFC 6455 §5.3); says how many.
+fn unmask(masked: &[u8], mut mask: [u8; 4], position: usize, into: &mut Vec<u8>) -> usize {
     mask.rotate_left(position % 4);
     let start = into.len();
     into.extend_from_slice(masked);
@@ -370,6 +404,7 @@ fn unmask(masked: &[u8], mut mask: [u8; 4], position: usize, into: &mut Vec<u8>)
     for (byte, key) in quads.into_remainder().iter_mut().zip(mask) {
         *byte ^= key;
     }
+    masked.len()
 }
 
 /// The code in the payload of a Close frame (RFC 6455 §5.5.1, §7.4).

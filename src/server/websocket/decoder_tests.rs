@@ -142,12 +142,29 @@ fn a_fault_stays() {
 
 #[test]
 fn room_is_asked_for_before_a_large_message_is_stored() {
-    let large = vec![1; FREE_BYTES + 10];
-    let fragments = [frame(0x02, &large), frame(0x00, &[2; 5]), frame(0x80, &[3; 6])].concat();
-    let events = whole(&fragments).unwrap();
-    assert_eq!(events[..3], [Event::Reserve(10), Event::Reserve(5), Event::Reserve(6)]);
-    assert!(matches!(&events[3], Event::Binary(bytes) if bytes.len() == FREE_BYTES + 21));
-    assert!(matches!(whole(&frame(0x82, &large[10..])).unwrap()[..], [Event::Binary(_)]), "small enough");
+    let large = vec![1; 3 * FREE_BYTES];
+    for stream in [
+        frame(0x82, &large),
+        [frame(0x02, &large[..20_000]), frame(0x89, b"?"), frame(0x00, &[]), frame(0x80, &large[20_000..])].concat(),
+    ] {
+        let events = whole(&stream).unwrap();
+        let room = |event: &Event| if let Event::Reserve(bytes) = event { Some(*bytes) } else { None };
+        assert_eq!(events.iter().filter_map(room).sum::<usize>(), 2 * FREE_BYTES);
+        assert_eq!(events.last(), Some(&Event::Binary(large.clone().into())));
+    }
+    assert!(matches!(whole(&frame(0x82, &large[..FREE_BYTES])).unwrap()[..], [Event::Binary(_)]), "small enough");
+}
+
+#[test]
+fn a_message_that_is_only_announced_takes_no_room() {
+    let mut decoder = Decoder::new(1 << 20);
+    let announced = frame(0x82, &vec![1; 1 << 20]);
+    let (mut first, mut rest) = announced.split_at(14 + FREE_BYTES);
+    assert_eq!(decoder.decode(&mut first), Ok(None));
+    let Some(Message::Binary(bytes)) = &decoder.message else { panic!("{decoder:?}") };
+    assert_eq!(bytes.capacity(), FREE_BYTES);
+    assert_eq!(decoder.decode(&mut rest), Ok(Some(Event::Reserve(FREE_BYTES))));
+    assert_eq!(rest.len(), (1 << 20) - FREE_BYTES, "what there is no room for is not taken");
 }
 
 #[test]

@@ -17,5 +17,4 @@ pub(super) mod handshake;
 mod socket;
 
 pub(super) use conversation::Conversation;
-pub(super) use decoder::FREE_BYTES;
 pub(super) use socket::{Opened, serve};

@@ -4,7 +4,7 @@ use std::{
     future::{pending, poll_fn},
     io,
     mem::MaybeUninit,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, ready},
     time::Instant,
@@ -64,7 +64,7 @@ impl Ending {
     /// The label of the metric.
     fn cause(self) -> &'static str {
         match self {
-            Self::Ours(reason) => reason.label(),
+            Self::Ours(reason) | Self::Cut(reason) => reason.label(),
             Self::Theirs(_) => "peer",
             Self::Lost => "lost",
         }
@@ -81,7 +81,7 @@ async fn converse<S: Stream>(
     generation.mark_unchanged();
     let mut draining = Draining::No;
     loop {
-        if let Err(ending) = flush(stream, conversation, shared).await {
+        if let Err(ending) = flush(stream, conversation, connection, shared).await {
             return ending;
         }
         if let Some(ending) = conversation.ending() {
@@ -134,7 +134,10 @@ async fn moved(generation: &mut watch::Receiver<u64>) {
 
 async fn room(shared: &Shared, wanted: Option<usize>) -> Result<OwnedSemaphorePermit, AcquireError> {
     match wanted {
-        Some(bytes) => Arc::clone(&shared.room).acquire_many_owned(shared.permits(bytes)).await,
+        Some(bytes) => {
+            let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
+            Arc::clone(&shared.room).acquire_many_owned(permits).await
+        }
         None => pending().await,
     }
 }
@@ -159,14 +162,31 @@ fn poll_hear<S: Stream>(
 }
 
 /// Writes all that is outgoing, and what comes of the messages that were put off meanwhile.
-async fn flush<S: Stream>(stream: &mut S, conversation: &mut Conversation, shared: &Shared) -> Result<(), Ending> {
+async fn flush<S: Stream>(
+    stream: &mut S,
+    conversation: &mut Conversation,
+    connection: &Connection,
+    shared: &Shared,
+) -> Result<(), Ending> {
+    let mut overdue = pin!(overdue(connection, shared));
     while let Some(outgoing) = conversation.next_outgoing() {
-        write(stream, outgoing, shared).await?;
+        tokio::select! {
+            biased;
+            written = write(stream, outgoing, shared) => written?,
+            reason = &mut overdue => return Err(Ending::Cut(reason)),
+        }
         if !conversation.has_outgoing() {
             conversation.resume(now());
         }
     }
     Ok(())
+}
+
+/// Waits until a connection that is to be closed has had its time to read what is still for it.
+async fn overdue(connection: &Connection, shared: &Shared) -> CloseReason {
+    let reason = connection.closing().await;
+    tokio::time::sleep(shared.limits.close_timeout).await;
+    reason
 }
 
 /// Writes one frame. The time limit is for progress, not for the whole.
@@ -180,7 +200,7 @@ async fn write<S: Stream>(stream: &mut S, outgoing: Outgoing, shared: &Shared) -
         match timeout(shared.limits.write_timeout, stream.write_buf(&mut buffer)).await {
             Ok(Ok(1..)) => {}
             Ok(Ok(0) | Err(_)) => return Err(Ending::Lost),
-            Err(_) => return Err(Ending::Ours(CloseReason::NotReading)),
+            Err(_) => return Err(Ending::Cut(CloseReason::NotReading)),
         }
     }
     Ok(())
@@ -189,8 +209,7 @@ async fn write<S: Stream>(stream: &mut S, outgoing: Outgoing, shared: &Shared) -
 /// The closing handshake (RFC 6455 §7.1, CONN-04, CONN-05).
 async fn close<S: Stream>(stream: &mut S, ending: Ending, unheard: Unheard, shared: &Shared) {
     let farewell = match ending {
-        // It would wait behind what the peer does not read.
-        Ending::Lost | Ending::Ours(CloseReason::NotReading) => return,
+        Ending::Lost | Ending::Cut(_) => return,
         Ending::Ours(reason) => Outgoing::Close(reason),
         Ending::Theirs(code) => Outgoing::CloseReply(code),
     };
@@ -199,7 +218,7 @@ async fn close<S: Stream>(stream: &mut S, ending: Ending, unheard: Unheard, shar
     }
     match ending {
         Ending::Ours(_) => await_close(stream, unheard).await,
-        Ending::Theirs(_) | Ending::Lost => {}
+        Ending::Theirs(_) | Ending::Cut(_) | Ending::Lost => {}
     }
     linger(stream).await;
 }

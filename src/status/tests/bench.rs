@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::api_server::ApiServer;
 use crate::{
     agents::index::AgentIndex,
-    api::agent::{AgentStatus, ConnectionStatus},
+    api::agent::AgentStatus,
     opamp::InstanceUid,
     status::{
         metrics::Metrics,
@@ -51,8 +51,9 @@ impl AgentViews for Views {
         locked(&self.told).push(Told::Written { session, epoch });
     }
 
-    fn superseded(&self, _: &InstanceUid, session: u64, by: &ConnectionStatus) {
-        locked(&self.told).push(Told::Superseded { session, by: by.replica.clone() });
+    fn superseded(&self, _: &InstanceUid, session: u64, by: &AgentStatus) {
+        let by = by.connection.as_ref().map(|connection| connection.replica.clone()).unwrap_or_default();
+        locked(&self.told).push(Told::Superseded { session, by });
     }
 
     fn released(&self, uid: &InstanceUid, session: u64) {

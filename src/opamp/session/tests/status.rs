@@ -36,6 +36,22 @@ fn a_gap_asks_for_full_state_once() {
 }
 
 #[test]
+fn what_is_wanted_anew_is_asked_for_at_once_or_with_the_next_reply() {
+    // S2A-10
+    let mut stage = Stage::known(socket(1));
+    assert_eq!(stage.pushes(), [], "nothing is wanted");
+    stage.session.want_full_report();
+    let pushed: Vec<_> = stage.pushes().iter().map(|(channel, message)| (*channel, message.flags)).collect();
+    assert_eq!(pushed, [(socket(1), FULL_STATE)]);
+    stage.session.want_full_report();
+    assert_eq!(stage.pushes(), [], "it was asked for");
+    let mut stage = Stage::known(HTTP);
+    stage.session.want_full_report();
+    assert_eq!(stage.pushes(), [], "an agent that polls is not reached");
+    assert_eq!(flags_after(&mut stage, HTTP, [say(3), say(4)]), [FULL_STATE, 0]);
+}
+
+#[test]
 fn what_the_gap_message_says_counts() {
     // CMP-09
     let mut stage = Stage::known(HTTP);
