@@ -50,7 +50,10 @@ pub struct RunArguments {
     pub plaintext_secrets: bool,
 
     /// Namespaces whose fleets may list Anonymous, `*` for all [default: the operator's own]
-    #[arg(long, env = "OPAMP_OPERATOR_ANONYMOUS_NAMESPACES", value_delimiter = ',', value_name = "A,B")]
+    #[arg(
+        long, env = "OPAMP_OPERATOR_ANONYMOUS_NAMESPACES", value_delimiter = ',', value_name = "A,B",
+        value_parser = namespace_or_all
+    )]
     pub anonymous_namespaces: Vec<String>,
 
     /// Address and port of /healthz, /readyz and /metrics
@@ -58,15 +61,18 @@ pub struct RunArguments {
     pub admin_listen: SocketAddr,
 
     /// The operator's own namespace: Leases, unmatched agents [default: `POD_NAMESPACE`, then the kubeconfig's]
-    #[arg(long, env = "OPAMP_OPERATOR_NAMESPACE", value_name = "NAME")]
+    #[arg(long, env = "OPAMP_OPERATOR_NAMESPACE", value_name = "NAME", value_parser = namespace_name)]
     pub namespace: Option<String>,
 
     /// Watch only these namespaces [default: all]
-    #[arg(long, env = "OPAMP_OPERATOR_NAMESPACES", value_delimiter = ',', value_name = "A,B")]
+    #[arg(
+        long, env = "OPAMP_OPERATOR_NAMESPACES", value_delimiter = ',', value_name = "A,B",
+        value_parser = namespace_name
+    )]
     pub namespaces: Vec<String>,
 
     /// Name of this replica [default: `POD_NAME`, then the host name]
-    #[arg(long, env = "OPAMP_OPERATOR_REPLICA_NAME", value_name = "NAME")]
+    #[arg(long, env = "OPAMP_OPERATOR_REPLICA_NAME", value_name = "NAME", value_parser = replica_name)]
     pub replica_name: Option<String>,
 
     /// Shape of the log lines
@@ -106,6 +112,26 @@ pub struct LimitArguments {
     #[arg(long, env = "OPAMP_OPERATOR_HANDSHAKE_RATE", default_value_t = 1_000, value_parser = at_least_one)]
     pub handshake_rate: usize,
 
+    /// Handshakes that wait their turn; more get a 503
+    #[arg(long, env = "OPAMP_OPERATOR_HANDSHAKE_QUEUE", default_value_t = 10_000)]
+    pub handshake_queue: usize,
+
+    /// Messages a second from one connection; the rest waits in its socket
+    #[arg(long, env = "OPAMP_OPERATOR_MESSAGE_RATE", default_value_t = 500, value_parser = at_least_one)]
+    pub message_rate: usize,
+
+    /// Messages that one connection may send at once beyond its rate
+    #[arg(long, env = "OPAMP_OPERATOR_MESSAGE_BURST", default_value_t = 2_000, value_parser = at_least_one)]
+    pub message_burst: usize,
+
+    /// Bytes of all unfinished messages together
+    #[arg(long, env = "OPAMP_OPERATOR_MAX_UNFINISHED_SIZE", default_value_t = 128 << 20, value_parser = at_least_one)]
+    pub max_unfinished_size: usize,
+
+    /// WebSockets closed a second when the operator ends
+    #[arg(long, env = "OPAMP_OPERATOR_DRAIN_RATE", default_value_t = 500, value_parser = at_least_one)]
+    pub drain_rate: usize,
+
     /// WebSockets that may be open before their agent has reported
     #[arg(long, env = "OPAMP_OPERATOR_MAX_SILENT_CONNECTIONS", default_value_t = 2_000, value_parser = at_least_one)]
     pub max_silent_connections: usize,
@@ -117,6 +143,10 @@ pub struct LimitArguments {
     /// Writes to the API server that may be saved up
     #[arg(long, env = "OPAMP_OPERATOR_WRITE_BURST", default_value_t = 2_000, value_parser = at_least_one)]
     pub write_burst: usize,
+
+    /// Agents that are written at the same time, each over a connection of its own
+    #[arg(long, env = "OPAMP_OPERATOR_MAX_WRITES_IN_FLIGHT", default_value_t = 16, value_parser = at_least_one)]
+    pub max_writes_in_flight: usize,
 
     /// Seconds of silence after which an HTTP agent counts as disconnected
     #[arg(long, env = "OPAMP_OPERATOR_HTTP_SILENCE_SECONDS", default_value_t = 300, value_parser = at_least_one)]
@@ -134,8 +164,41 @@ pub enum LogFormat {
 
 /// Which namespaces may have fleets that take anyone.
 #[must_use]
-pub fn anonymous_namespaces(given: &[String], own: &str) -> BTreeSet<String> {
-    if given.is_empty() { BTreeSet::from([own.to_owned()]) } else { given.iter().cloned().collect() }
+pub fn anonymous_namespaces(given: impl Iterator<Item = String>, own: &str) -> BTreeSet<String> {
+    let given: BTreeSet<String> = given.collect();
+    if given.is_empty() { BTreeSet::from([own.to_owned()]) } else { given }
+}
+
+/// The name of a namespace: an RFC 1123 label. An empty one counts as not given, which is how templates of manifests
+/// leave a variable.
+fn namespace_name(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.len() <= 63 && is_label(text) {
+        Ok(text.to_owned())
+    } else {
+        Err("a namespace has at most 63 lower case letters, digits and '-'".into())
+    }
+}
+
+fn namespace_or_all(text: &str) -> Result<String, String> {
+    if text == "*" { Ok(text.to_owned()) } else { namespace_name(text) }
+}
+
+/// The longest name of a replica: with what stands before it, it is the name of a Lease, which has at most 253.
+const REPLICA_NAME_LIMIT: usize = 200;
+
+/// The name of a replica: it becomes part of a Lease's name, an RFC 1123 subdomain. An empty one counts as not given.
+pub fn replica_name(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.len() <= REPLICA_NAME_LIMIT && text.split('.').all(is_label) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("a replica's name has at most {REPLICA_NAME_LIMIT} lower case letters, digits, '-' and '.'"))
+    }
+}
+
+fn is_label(text: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let ends_well = |byte: Option<&u8>| byte.is_some_and(|byte| *byte != b'-');
+    text.bytes().all(inner) && ends_well(text.as_bytes().first()) && ends_well(text.as_bytes().last())
 }
 
 fn url_path(text: &str) -> Result<String, String> {
@@ -208,6 +271,10 @@ mod tests {
             ["opamp-operator", "run", "--path=v1"],
             ["opamp-operator", "run", "--max-agents=0"],
             ["opamp-operator", "run", "--log-format=xml"],
+            ["opamp-operator", "run", "--namespace=Tele_metry"],
+            ["opamp-operator", "run", "--namespaces=shop,*"],
+            ["opamp-operator", "run", "--anonymous-namespaces=-shop"],
+            ["opamp-operator", "run", "--replica-name=host_1"],
         ] {
             let error = CommandLine::try_parse_from(arguments).unwrap_err();
             assert_eq!(error.exit_code(), 2, "{arguments:?}");
@@ -216,7 +283,21 @@ mod tests {
 
     #[test]
     fn without_a_list_only_the_own_namespace_may_take_anyone() {
-        assert_eq!(anonymous_namespaces(&[], "own"), BTreeSet::from(["own".to_owned()]));
-        assert_eq!(anonymous_namespaces(&["*".into()], "own"), BTreeSet::from(["*".to_owned()]));
+        let given = |names: &[&str]| anonymous_namespaces(names.iter().map(ToString::to_string), "own");
+        assert_eq!(given(&[]), BTreeSet::from(["own".to_owned()]));
+        assert_eq!(given(&["*"]), BTreeSet::from(["*".to_owned()]));
+    }
+
+    #[test]
+    fn names_that_kubernetes_takes_are_taken_and_empty_ones_are_not_given() {
+        for arguments in [
+            ["opamp-operator", "run", "--namespaces=shop,bank-2"],
+            ["opamp-operator", "run", "--namespaces="],
+            ["opamp-operator", "run", "--anonymous-namespaces=*"],
+            ["opamp-operator", "run", "--replica-name=node-1.example.com"],
+            ["opamp-operator", "run", "--replica-name="],
+        ] {
+            assert!(CommandLine::try_parse_from(arguments).is_ok(), "{arguments:?}");
+        }
     }
 }

@@ -17,8 +17,9 @@ use self::command_line::{Command, CommandLine, LogFormat, RunArguments};
 /// The exit code of a wrong command line.
 const WRONG_USE: u8 = 2;
 
-/// kube's client logs each failed request as an error; whoever made the request logs what it means.
-const QUIET: &str = "kube_client::client::builder=off";
+/// kube logs each failed request, some with the text of the API server, which may quote an object. Whoever made the
+/// request logs what it means. A directive of `--log-level` for one of these wins.
+const QUIET: &str = "kube_client::client=off,kube_runtime::watcher=off";
 
 fn main() -> ExitCode {
     let outcome = match CommandLine::parse().command {
@@ -40,7 +41,7 @@ fn run(arguments: RunArguments) -> anyhow::Result<ExitCode> {
              networks that you trust",
         );
     }
-    let Ok(filter) = format!("{},{QUIET}", arguments.log_level).parse::<EnvFilter>() else {
+    let Ok(filter) = format!("{QUIET},{}", arguments.log_level).parse::<EnvFilter>() else {
         return wrong_use("--log-level takes a level or a filter, such as info or info,opamp_operator::server=debug");
     };
     let colours = std::io::stderr().is_terminal();

@@ -9,21 +9,13 @@ use std::{
 };
 
 use futures::{StreamExt as _, stream};
-use kube::{
-    Api, Client, Resource as _,
-    core::ApiResource,
-    runtime::{
-        WatchStreamExt as _,
-        watcher::{self, Event, watcher},
-    },
-};
+use kube::{Api, Resource as _, core::ApiResource, runtime::watcher::Event};
 use tokio::sync::{broadcast, watch};
-use tracing::{info, warn};
 
 use super::summary::{AgentSummary, Interner, ObservedAgent, named_uid, summarise};
 use crate::{
     api::agent::Agent,
-    kubernetes::{QuickBackoff, Scope, describe_watch, watch_config},
+    kubernetes::{Scope, WatchClient, watch_config},
     opamp::InstanceUid,
 };
 
@@ -77,33 +69,24 @@ impl AgentIndex {
         }
     }
 
-    /// Watches the Agents of the scope that the index was made for, until the future is dropped. The client is one of
-    /// [`crate::kubernetes::client_for_watches`].
-    pub async fn run(self, client: Client, scope: Scope) {
+    /// Watches the Agents of the scope that the index was made for, until the future is dropped.
+    pub async fn run(self, watches: WatchClient, scope: Scope) {
         let resource = ApiResource::erase::<Agent>(&());
+        let client = watches.client();
         let apis: Vec<Api<ObservedAgent>> = match &scope {
-            Scope::All => vec![Api::all_with(client, &resource)],
+            Scope::All => vec![Api::all_with(client.clone(), &resource)],
             Scope::Namespaces(namespaces) => {
                 namespaces.iter().map(|namespace| Api::namespaced_with(client.clone(), namespace, &resource)).collect()
             }
         };
-        let mut events = stream::select_all(apis.into_iter().enumerate().map(|(part, api)| {
-            watcher(api, watch_config()).backoff(QuickBackoff::default()).map(move |event| (part, event)).boxed()
-        }));
-        let mut failing = HashSet::new();
+        let mut events = stream::select_all(
+            apis.into_iter()
+                .enumerate()
+                .map(|(part, api)| watches.watch(api, watch_config()).map(move |event| (part, event))),
+        );
         while let Some((part, event)) = events.next().await {
-            match event {
-                Ok(event) => {
-                    if is_answer(&event) && failing.remove(&part) {
-                        info!("the watch of Agents is back");
-                    }
-                    self.take(part, event);
-                }
-                Err(error) => {
-                    if failing.insert(part) {
-                        warn!(error = describe_watch(&error), "the watch of Agents is broken, and tried again");
-                    }
-                }
+            if let Some(event) = event {
+                self.take(part, event);
             }
         }
     }
@@ -176,11 +159,6 @@ impl AgentIndex {
     pub fn changes(&self) -> broadcast::Receiver<Change> {
         self.shared.changes.subscribe()
     }
-}
-
-/// `Init` comes before the server was asked; the others are its answers.
-fn is_answer(event: &watcher::Event<ObservedAgent>) -> bool {
-    !matches!(event, Event::Init)
 }
 
 type Key = (InstanceUid, Arc<str>);

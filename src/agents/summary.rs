@@ -34,6 +34,8 @@ pub struct AgentSummary {
     pub generation: i64,
     /// When the object was made.
     pub created: Option<Timestamp>,
+    /// When somebody asked for its deletion, if a finalizer holds it up.
+    pub deleted: Option<Timestamp>,
     /// The label that names the fleet that the agent belongs to, or last belonged to.
     pub fleet_label: Option<Arc<str>>,
     /// The fleet that takes the agent now, by `status.fleet`.
@@ -260,6 +262,7 @@ pub(super) fn summarise(agent: ObservedAgent, interner: &mut Interner) -> Option
         resource_version: metadata.resource_version.as_deref().unwrap_or_default().into(),
         generation: metadata.generation.unwrap_or_default(),
         created: metadata.creation_timestamp.as_ref().map(|time| time.0),
+        deleted: metadata.deletion_timestamp.as_ref().map(|time| time.0),
         fleet_label: metadata
             .labels
             .as_ref()

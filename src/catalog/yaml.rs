@@ -331,7 +331,8 @@ mod tests {
         ] {
             let begun = Instant::now();
             let result = parse(&yaml, Quoting::Forbidden);
-            assert!(begun.elapsed() < Duration::from_secs(5), "{case}: {:?}", begun.elapsed());
+            // Generous, for a machine that does much else: without a limit each of these takes hours.
+            assert!(begun.elapsed() < Duration::from_secs(60), "{case}: {:?}", begun.elapsed());
             assert!(result.is_err() || case == "long key" || case == "quotes", "{case}");
         }
     }

@@ -17,7 +17,7 @@ use serde_json::json;
 use super::{
     Context,
     apply::{Error, only_as_seen, patch_status, within},
-    chores::{AgentKey, Chore, Due, key},
+    chores::{AgentKey, Carried, Chore, Due, key},
 };
 use crate::{
     agents::{orphans, summary::AgentSummary},
@@ -64,14 +64,14 @@ pub(super) async fn fetch(client: &Client, source: &Source) -> Fetched {
     }
 }
 
-/// Carries out chores; gives the agents of which nothing is left to be said. What fails is due again.
-pub(super) async fn carry_out(context: Arc<Context>, due: Due) -> Vec<AgentKey> {
+/// Carries out chores. What fails is due again.
+pub(super) async fn carry_out(context: Arc<Context>, due: Due) -> Carried {
     let Due { chores, gone } = due;
     let (context, gone) = (&*context, &gone);
-    let done = stream::iter(chores).map(|chore| async move {
+    let ended = stream::iter(chores).map(|chore| async move {
         match chore {
-            Chore::Delete(agent) => noted(&agent, delete(context, &agent).await),
-            Chore::Restate(agent) => noted(&agent, restate(context, &agent, gone).await),
+            Chore::Delete(agent) => Some((key(&agent), delete(context, &agent).await)),
+            Chore::Restate(agent) => Some((key(&agent), restate(context, &agent, gone).await)),
             Chore::DeleteLease(expired) => {
                 if let Err(error) = delete_lease(context, &expired).await {
                     tracing::debug!(lease = expired.name, %error, "an expired Lease was not deleted");
@@ -86,18 +86,32 @@ pub(super) async fn carry_out(context: Arc<Context>, due: Due) -> Vec<AgentKey> 
             }
         }
     });
-    done.buffer_unordered(AT_ONCE).filter_map(|done| async move { done }).collect().await
+    let ended: Vec<_> = ended.buffer_unordered(AT_ONCE).filter_map(|ended| async move { ended }).collect().await;
+    sort(ended)
 }
 
-fn noted(agent: &AgentSummary, outcome: Result<(), Error>) -> Option<AgentKey> {
-    match outcome {
-        Ok(()) => Some(key(agent)),
-        Err(Error::Outdated) => None,
-        Err(error @ (Error::TooMany { .. } | Error::Refused(_) | Error::Silent | Error::Occupied(_))) => {
-            tracing::debug!(uid = %agent.uid, %error, "an agent without a session was not written");
-            None
+/// Only what is refused for the agent's own sake counts against it; a server that is busy or away is nobody's fault.
+fn sort(ended: Vec<(AgentKey, Result<(), Error>)>) -> Carried {
+    let mut carried = Carried::default();
+    let mut first = None;
+    for ((namespace, uid), outcome) in ended {
+        match outcome {
+            Ok(()) => carried.done.push((namespace, uid)),
+            Err(Error::Outdated) => {}
+            Err(error @ Error::Refused(kube::Error::Api(_))) => {
+                carried.refused.push((namespace, uid));
+                first.get_or_insert((uid, error));
+            }
+            Err(error @ (Error::TooMany { .. } | Error::Refused(_) | Error::Silent | Error::Occupied(_))) => {
+                tracing::debug!(%uid, %error, "an agent without a session was not written");
+            }
         }
     }
+    if let Some((uid, error)) = first {
+        let agents = carried.refused.len();
+        tracing::warn!(agents, %uid, %error, "agents without a session could not be written, this one among them");
+    }
+    carried
 }
 
 /// A write within the budget that this replica's bridge spends from, too.

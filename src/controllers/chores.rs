@@ -28,6 +28,10 @@ use crate::{
 /// deletes the old one.
 const MOVING: Duration = Duration::from_secs(60);
 
+/// How long an object is left alone after the API server has refused what was to be done to it: it will hardly change
+/// its mind at once, and others wait for their turn.
+const REST: Duration = Duration::from_secs(60);
+
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Chore {
@@ -59,11 +63,22 @@ pub struct Due {
     pub gone: BTreeSet<Holder>,
 }
 
+/// What came of a round.
+#[derive(Debug, Default)]
+pub struct Carried {
+    /// Agents of which nothing is left to be said.
+    pub done: Vec<AgentKey>,
+    /// Agents about which the API server has refused what was asked.
+    pub refused: Vec<AgentKey>,
+}
+
 /// What is remembered between two rounds.
 #[derive(Debug, Default)]
 pub struct Housekeeping {
     /// Since when there are two objects of an agent.
     doubled: BTreeMap<InstanceUid, Instant>,
+    /// Until when agents are left alone about which something was refused.
+    resting: BTreeMap<AgentKey, Instant>,
     /// Agents that are not connected, and whose fleet may be another one now.
     to_be_matched: BTreeSet<AgentKey>,
     /// By namespace, what decided which fleet takes an agent when this was last looked at.
@@ -127,12 +142,16 @@ impl Housekeeping {
         let claiming: BTreeSet<Holder> = agents.iter().filter(|agent| agent.is_connected()).filter_map(owner).collect();
         let gone = presence.gone(&claiming, instant);
         let surplus = self.surplus(agents, instant);
+        self.resting.retain(|_, until| instant < *until);
         let mut to_be_matched = BTreeSet::new();
         let mut chores = Vec::new();
         for agent in agents {
             let asked_for = is_away(agent) && self.to_be_matched.contains(&key(agent));
             if asked_for {
                 to_be_matched.insert(key(agent));
+            }
+            if agent.deleted.is_some() || self.resting.contains_key(&key(agent)) {
+                continue;
             }
             let orphaned = agent.is_connected() && owner(agent).is_some_and(|owner| gone.contains(&owner));
             if surplus.contains(&key(agent)) || is_over(agent, &kept, wall) {
@@ -146,9 +165,13 @@ impl Housekeeping {
         Due { chores, gone }
     }
 
-    /// An agent was looked at, and nothing is left to be said of it.
-    pub fn restated(&mut self, agent: &AgentKey) {
-        self.to_be_matched.remove(agent);
+    /// A round has ended.
+    pub fn carried(&mut self, carried: Carried, now: Instant) {
+        let Carried { done, refused } = carried;
+        for agent in &done {
+            self.to_be_matched.remove(agent);
+        }
+        self.resting.extend(refused.into_iter().map(|agent| (agent, now + REST)));
     }
 
     /// The objects that are too many, of agents that have had two for longer than a move takes.
@@ -296,9 +319,8 @@ mod tests {
         let before = catalog(&[("shop", "edge", 0), ("bank", "edge", 0)], 1);
         look(&mut housekeeping, &before, "a new leader looks at all", &["restate shop", "restate bank"]);
         look(&mut housekeeping, &before, "until that was done", &["restate shop", "restate bank"]);
-        for agent in &all {
-            housekeeping.restated(&key(agent));
-        }
+        let done = all.iter().map(|agent| key(agent)).collect();
+        housekeeping.carried(Carried { done, ..Carried::default() }, now);
         look(&mut housekeeping, &before, "done", &[]);
         look(&mut housekeeping, &catalog(&[("bank", "edge", 0), ("shop", "edge", 0)], 2), "no such change", &[]);
         let other = catalog(&[("shop", "edge", 1), ("bank", "edge", 0)], 3);
@@ -324,6 +346,34 @@ mod tests {
         chores(&mut housekeeping, &moved, &mut presence, start + Duration::from_secs(61));
         let again = chores(&mut housekeeping, &all, &mut presence, start + Duration::from_secs(62));
         assert!(!again.contains(&"delete from".to_owned()), "the minute begins anew");
+    }
+
+    #[test]
+    fn what_the_api_server_refuses_is_left_alone_for_a_minute_and_holds_up_nobody() {
+        let start = Instant::now();
+        let all = agents([agent(1, "shop", "False", 1), agent(2, "bank", "False", 1)]);
+        let (mut housekeeping, mut presence) = (Housekeeping::default(), Presence::default());
+        housekeeping.look_at(&catalog(&[], 1), &all);
+        housekeeping.carried(Carried { refused: vec![key(&all[0])], ..Carried::default() }, start);
+        for (second, expected) in
+            [(0, &["restate bank"][..]), (59, &["restate bank"]), (60, &["restate shop", "restate bank"])]
+        {
+            let now = start + Duration::from_secs(second);
+            assert_eq!(chores(&mut housekeeping, &all, &mut presence, now), expected, "{second}");
+        }
+    }
+
+    #[test]
+    fn an_object_whose_deletion_a_finalizer_holds_up_is_not_deleted_again() {
+        let mut held_up = agent(1, "shop", "False", 1);
+        held_up["metadata"]["deletionTimestamp"] = json!(SINCE);
+        let due = Housekeeping::default().due(
+            &agents([held_up]),
+            &mut Presence::default(),
+            |_| retention::Kept::For(Duration::ZERO),
+            (Instant::now(), NOW),
+        );
+        assert_eq!(due.chores, []);
     }
 
     #[test]

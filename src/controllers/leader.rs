@@ -21,8 +21,9 @@ use super::{
     Context,
     agenda::Agenda,
     apply::Error,
-    chores::{AgentKey, Housekeeping},
+    chores::{Carried, Housekeeping},
     held::Held,
+    metrics::Kind,
     watches::{self, Seen},
 };
 use crate::{
@@ -73,7 +74,7 @@ pub(super) enum Done {
     Fleet(Written<AgentFleet>),
     RemoteConfig(Written<RemoteConfig>),
     Fetched(Fetch, Fetched),
-    Chores(Vec<AgentKey>),
+    Chores(Carried),
 }
 
 /// What became of a write.
@@ -301,8 +302,9 @@ impl Leader {
     }
 
     /// The API server may ask for a rest, and has everybody's writes slowed down by that.
-    fn note<T>(&mut self, outcome: &Result<T, Error>) {
+    fn note<T>(&mut self, kind: Kind, outcome: &Result<T, Error>) {
         self.context.note(outcome);
+        self.context.metrics.planned(kind, outcome);
         if let Err(Error::TooMany { retry_after }) = outcome {
             self.rests_until = Some(now() + retry_after.unwrap_or(BREATHER).min(LONGEST_BREATHER));
         }
@@ -311,28 +313,26 @@ impl Leader {
     pub(super) fn finish(&mut self, done: Done) {
         match done {
             Done::Fleet(written) => {
-                self.note(&written.outcome);
-                let key = written.key.clone();
-                self.agenda.end(&Work::Fleet(key.clone()));
-                let held = self.held_fleets.entry(key.clone()).or_default();
-                let again = conclude("AgentFleet", held, written);
-                self.agenda.ask(Work::Fleet(key), again);
+                let work = Work::Fleet(written.key.clone());
+                self.note(Kind::AgentFleet, &written.outcome);
+                self.agenda.end(&work);
+                let held = self.held_fleets.entry(written.key.clone()).or_default();
+                let again = conclude(&work, held, written);
+                self.agenda.ask(work, again);
                 self.ask_for_count();
             }
             Done::RemoteConfig(written) => {
-                self.note(&written.outcome);
-                let key = written.key.clone();
-                self.agenda.end(&Work::RemoteConfig(key.clone()));
-                let held = self.held_remote_configs.entry(key.clone()).or_default();
-                let again = conclude("RemoteConfig", held, written);
-                self.agenda.ask(Work::RemoteConfig(key), again);
+                let work = Work::RemoteConfig(written.key.clone());
+                self.note(Kind::RemoteConfig, &written.outcome);
+                self.agenda.end(&work);
+                let held = self.held_remote_configs.entry(written.key.clone()).or_default();
+                let again = conclude(&work, held, written);
+                self.agenda.ask(work, again);
             }
             Done::Fetched(fetch, outcome) => self.fetched(fetch, outcome),
-            Done::Chores(finished) => {
+            Done::Chores(carried) => {
                 self.agenda.end(&Work::Chores);
-                for agent in &finished {
-                    self.housekeeping.restated(agent);
-                }
+                self.housekeeping.carried(carried, now());
                 self.agenda.ask(Work::Chores, now() + COUNTING);
             }
         }
@@ -352,8 +352,8 @@ fn readable(object: DeserializeGuard<AgentFleet>) -> Option<Arc<AgentFleet>> {
 }
 
 /// Notes what became of a write; says when to look again.
-fn conclude<K: kube::Resource, M>(kind: &str, held: &mut Held<K, M>, written: Written<K>) -> Instant {
-    let Written { key, shown, outcome } = written;
+fn conclude<K: kube::Resource, M>(work: &Work, held: &mut Held<K, M>, written: Written<K>) -> Instant {
+    let Written { key: _, shown, outcome } = written;
     let now = now();
     match outcome {
         Ok(answer) => {
@@ -365,8 +365,19 @@ fn conclude<K: kube::Resource, M>(kind: &str, held: &mut Held<K, M>, written: Wr
             now + OUTDATED
         }
         Err(error @ (Error::TooMany { .. } | Error::Refused(_) | Error::Silent | Error::Occupied(_))) => {
-            tracing::warn!(kind, %key, %error, "a plan was not applied, it is made anew");
+            tell_of(work, &error);
             held.failed(now)
         }
+    }
+}
+
+fn tell_of(work: &Work, error: &Error) {
+    const TEXT: &str = "a plan was not applied, it is made anew";
+    match work {
+        Work::Fleet(ObjectKey { namespace, name }) => tracing::warn!(namespace, fleet = name, %error, "{TEXT}"),
+        Work::RemoteConfig(ObjectKey { namespace, name }) => {
+            tracing::warn!(namespace, remote_config = name, %error, "{TEXT}");
+        }
+        Work::Count | Work::Chores => tracing::warn!(%error, "{TEXT}"),
     }
 }

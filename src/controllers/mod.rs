@@ -12,6 +12,7 @@ mod chores;
 mod due;
 mod held;
 mod leader;
+mod metrics;
 #[cfg(test)]
 mod tests;
 mod watches;
@@ -23,12 +24,13 @@ use tokio::{sync::watch, time};
 use tokio_util::sync::CancellationToken;
 
 use self::leader::{Ended, Leader};
+pub use self::metrics::Metrics;
 use crate::{
     agents::index::AgentIndex,
     catalog::{CatalogHandle, Policy},
     effective_configs,
     events::Publisher,
-    kubernetes::Scope,
+    kubernetes::{Scope, WatchClient},
     lease::Leading,
     status::budget::{Budget, Heard},
 };
@@ -37,8 +39,8 @@ use crate::{
 pub struct Context {
     /// For requests, without retries of its own.
     pub client: Client,
-    /// For watches, with their time limits.
-    pub watch_client: Client,
+    /// For watches.
+    pub watch_client: WatchClient,
     /// The namespaces that are served.
     pub scope: Scope,
     /// The operator's own namespace, where the Leases are.
@@ -55,6 +57,8 @@ pub struct Context {
     pub texts: effective_configs::Store,
     /// What this replica may write about Agents; its bridge spends from the same.
     pub budget: Arc<Mutex<Budget>>,
+    /// What is measured of them.
+    pub metrics: Metrics,
 }
 
 impl Context {

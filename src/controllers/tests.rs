@@ -53,7 +53,7 @@ impl World {
         let budget = Arc::new(Mutex::new(Budget::new(BudgetLimits::default(), now())));
         let context = Context {
             client: client.clone(),
-            watch_client: client.clone(),
+            watch_client: client.clone().into(),
             scope: Scope::All,
             namespace: "opamp-system".into(),
             replica: "replica-0".into(),
@@ -61,6 +61,7 @@ impl World {
             agents: AgentIndex::holding([]),
             catalog: CatalogHandle::fixed(Vec::new(), Policy::default()),
             texts: Store::new(Scope::All, Arc::clone(&budget), Metrics::default()),
+            metrics: super::Metrics::default(),
             budget,
         };
         let mut leader = Leader::new(Arc::new(context), Publisher::new(client, "replica-0"));

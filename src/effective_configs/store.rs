@@ -12,14 +12,7 @@ use futures::{
     stream::{BoxStream, FuturesUnordered, SelectAll, select_all},
 };
 use k8s_openapi::api::core::v1::Secret;
-use kube::{
-    Api, Client, ResourceExt as _,
-    core::PartialObjectMeta,
-    runtime::{
-        WatchStreamExt as _,
-        watcher::{self, Event, watcher},
-    },
-};
+use kube::{Api, Client, ResourceExt as _, core::PartialObjectMeta, runtime::watcher::Event};
 use tokio::{
     sync::Notify,
     time::{MissedTickBehavior, interval, sleep_until},
@@ -33,7 +26,7 @@ use super::{
 };
 use crate::{
     catalog::FleetEntry,
-    kubernetes::{ObjectKey, Part, QuickBackoff, Scope, describe_watch, watch_config},
+    kubernetes::{ObjectKey, Part, Scope, WatchClient, watch_config},
     opamp::{InstanceUid, normalise::EffectiveConfigText},
     status::budget::Budget,
 };
@@ -122,9 +115,9 @@ impl Store {
     }
 
     /// Watches and writes until the future is dropped; to be run once. `client` is one without retries of its own.
-    pub async fn run(self, client: Client, watch_client: Client, reporters: Arc<dyn Reporters>) {
+    pub async fn run(self, client: Client, watches: WatchClient, reporters: Arc<dyn Reporters>) {
         let writer = Writer { client, budget: Arc::clone(&self.shared.budget) };
-        let mut events = watch(&watch_client, &self.shared.scope);
+        let mut events = watch(&watches, &self.shared.scope);
         let mut attempts = FuturesUnordered::new();
         let mut rounds = interval(ROUND);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -178,38 +171,21 @@ fn tell(news: Vec<News>, reporters: &dyn Reporters) {
 type Events = SelectAll<BoxStream<'static, (Part, Event<PartialObjectMeta<Secret>>)>>;
 
 /// The metadata of these Secrets alone: their content may hold what was not recognised as secret.
-fn watch(client: &Client, scope: &Scope) -> Events {
+fn watch(watches: &WatchClient, scope: &Scope) -> Events {
     select_all(scope.parts().into_iter().map(|part| {
+        let client = watches.client().clone();
         let api: Api<PartialObjectMeta<Secret>> = match &part {
-            None => Api::all(client.clone()),
-            Some(namespace) => Api::namespaced(client.clone(), namespace),
+            None => Api::all(client),
+            Some(namespace) => Api::namespaced(client, namespace),
         };
-        let config = watch_config().fields(&format!("type={EFFECTIVE_CONFIG_TYPE}"));
-        let events = watcher(api, config).backoff(QuickBackoff::default()).modify(|secret| {
-            secret.managed_fields_mut().clear();
-            secret.annotations_mut().retain(|name, _| name == HASH_ANNOTATION);
-        });
-        let mut is_broken = false;
-        let answers = events.filter_map(move |event| {
-            let was_broken = is_broken;
-            is_broken = event.is_err();
-            ready(
-                event
-                    .inspect_err(|error| {
-                        if !was_broken {
-                            warn_of(error);
-                        }
-                    })
-                    .ok(),
-            )
-        });
-        answers.map(move |event| (part.clone(), event)).boxed()
+        let events = watches.watch(api, watch_config().fields(&format!("type={EFFECTIVE_CONFIG_TYPE}")));
+        events.filter_map(move |event| ready(event.map(|event| (part.clone(), event.modify(strip))))).boxed()
     }))
 }
 
-/// Once for each time that it breaks.
-fn warn_of(error: &watcher::Error) {
-    tracing::warn!(error = describe_watch(error), "the watch of effective configurations is broken, and tried again");
+fn strip(secret: &mut PartialObjectMeta<Secret>) {
+    secret.managed_fields_mut().clear();
+    secret.annotations_mut().retain(|name, _| name == HASH_ANNOTATION);
 }
 
 /// The clock of the runtime, which tests move by hand.

@@ -22,17 +22,17 @@ pub fn client_without_retry(config: &Config) -> Result<Client, kube::Error> {
     Client::try_from(config)
 }
 
-/// A client for watches only, which notices a server that has fallen silent. Goes with [`watch_config`].
-pub fn client_for_watches(config: &Config) -> Result<Client, kube::Error> {
+/// What a client for watches only needs to notice a server that has fallen silent. Goes with [`watch_config`].
+pub(super) fn configure_for_watches(config: &Config) -> Config {
     let mut config = config.clone();
     config.default_retry = false;
     config.connect_timeout = Some(CONNECT);
     config.read_timeout = Some(SILENCE);
     config.reset_reader_on_write = true;
-    Client::try_from(config)
+    config
 }
 
-/// How a watch is opened on a client of [`client_for_watches`].
+/// How a watch is opened on a [`super::WatchClient`].
 #[must_use]
 pub fn watch_config() -> watcher::Config {
     watcher::Config::default().timeout(WATCH_SECONDS)

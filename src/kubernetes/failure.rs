@@ -30,8 +30,7 @@ pub fn describe(error: &kube::Error) -> String {
 }
 
 /// As [`describe`], for an error in a stream of events.
-#[must_use]
-pub fn describe_watch(error: &watcher::Error) -> String {
+pub(super) fn describe_watch(error: &watcher::Error) -> String {
     match error {
         watcher::Error::InitialListFailed(error) => format!("list: {}", describe(error)),
         watcher::Error::WatchStartFailed(error) => format!("start of the watch: {}", describe(error)),

@@ -7,6 +7,7 @@ use std::{
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
+use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
 use tokio::{sync::watch, time};
 use tokio_util::sync::CancellationToken;
 
@@ -30,10 +31,33 @@ pub enum Leading {
     No,
 }
 
+/// What is measured of the election.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    leading: Gauge,
+}
+
+impl Metrics {
+    /// Makes them known.
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        registry.register("leading", "Whether this replica leads: 1, or 0", metrics.leading.clone());
+        metrics
+    }
+
+    fn show(&self, now: Leading) {
+        self.leading.set(match now {
+            Leading::Yes => 1,
+            Leading::No => 0,
+        });
+    }
+}
+
 /// The candidate for the lead.
 pub struct Election {
     hold: Hold,
     leading: watch::Sender<Leading>,
+    metrics: Metrics,
     /// When the last successful renewal was begun.
     renewed: Option<Instant>,
     failing: Failing,
@@ -43,13 +67,11 @@ impl Election {
     /// A candidate for the lead of the operator that lives in this namespace. `client` must have no retries of its own:
     /// a renewal that comes late is worse than one that failed.
     #[must_use]
-    pub fn new(client: Client, namespace: &str, me: Holder) -> (Self, watch::Receiver<Leading>) {
+    pub fn new(client: Client, namespace: &str, me: Holder, metrics: Metrics) -> (Self, watch::Receiver<Leading>) {
         let (leading, receiver) = watch::channel(Leading::No);
         let api: Api<Lease> = Api::namespaced(client, namespace);
-        (
-            Self { hold: Hold::new(api, LEADER_LEASE.into(), me), leading, renewed: None, failing: Failing::default() },
-            receiver,
-        )
+        let hold = Hold::new(api, LEADER_LEASE.into(), me);
+        (Self { hold, leading, metrics, renewed: None, failing: Failing::default() }, receiver)
     }
 
     /// Stands for election until `shutdown`, then gives the lead up. The controllers should have ended before: what
@@ -62,7 +84,7 @@ impl Election {
                 () = time::sleep(pause) => {}
             }
         }
-        announce(&self.leading, Leading::No);
+        announce(&self.leading, &self.metrics, Leading::No);
         if let Err(error) = self.hold.release().await {
             tracing::warn!(%error, "the lead could not be given up; the next leader waits until the Lease expires");
         }
@@ -77,20 +99,20 @@ impl Election {
             Ok(Standing::Held) => {
                 self.failing.ended(LEADER_LEASE);
                 self.renewed = Some(begun);
-                announce(&self.leading, Leading::Yes);
+                announce(&self.leading, &self.metrics, Leading::Yes);
                 RENEWAL.saturating_sub(now - begun)
             }
             Ok(Standing::Others { until }) => {
                 self.failing.ended(LEADER_LEASE);
                 self.renewed = None;
-                announce(&self.leading, Leading::No);
+                announce(&self.leading, &self.metrics, Leading::No);
                 until.saturating_duration_since(now).clamp(Duration::from_millis(200), RENEWAL)
             }
             Err(error) => {
                 self.failing.again(LEADER_LEASE, &error);
                 self.renewed = self.renewed.filter(|renewed| now < *renewed + RENEWAL_DEADLINE);
                 let Some(overdue) = self.overdue() else {
-                    announce(&self.leading, Leading::No);
+                    announce(&self.leading, &self.metrics, Leading::No);
                     return RETRY;
                 };
                 overdue.saturating_duration_since(now).min(RETRY)
@@ -106,7 +128,7 @@ impl Election {
         if let Some(overdue) = overdue {
             tokio::select! {
                 result = &mut attempt => return result,
-                () = time::sleep_until(overdue.into()) => announce(&self.leading, Leading::No),
+                () = time::sleep_until(overdue.into()) => announce(&self.leading, &self.metrics, Leading::No),
             }
         }
         attempt.await
@@ -122,7 +144,8 @@ fn now() -> Instant {
     time::Instant::now().into_std()
 }
 
-fn announce(leading: &watch::Sender<Leading>, now: Leading) {
+fn announce(leading: &watch::Sender<Leading>, metrics: &Metrics, now: Leading) {
+    metrics.show(now);
     leading.send_if_modified(|leading| {
         let changed = *leading != now;
         if changed {

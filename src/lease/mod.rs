@@ -19,7 +19,7 @@ mod tests;
 
 use std::time::Duration;
 
-pub use election::{Election, Leading};
+pub use election::{Election, Leading, Metrics};
 pub use hold::Error;
 pub use holder::{Holder, Incarnation};
 pub use presence::Presence;

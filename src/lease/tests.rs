@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::{sync::watch, task::JoinHandle, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{Election, Holder, Incarnation, Leading, ReplicaLease, Uncounted, election::LEADER_LEASE};
+use super::{Election, Holder, Incarnation, Leading, Metrics, ReplicaLease, Uncounted, election::LEADER_LEASE};
 
 /// How the server treats requests.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -132,7 +132,7 @@ struct Candidate {
 impl Candidate {
     fn of(server: &ApiServer, replica: &str, incarnation: &str) -> Self {
         let me = Holder { replica: replica.into(), incarnation: Incarnation::from_text(incarnation) };
-        let (election, leading) = Election::new(server.client(), "opamp-system", me);
+        let (election, leading) = Election::new(server.client(), "opamp-system", me, Metrics::default());
         let shutdown = CancellationToken::new();
         Self { leading, task: tokio::spawn(election.run(shutdown.clone())), shutdown }
     }

@@ -8,13 +8,7 @@ use futures::{
     stream::{self, FuturesUnordered},
 };
 use k8s_openapi::api::core::v1::Secret;
-use kube::{
-    Api, Client,
-    runtime::{
-        WatchStreamExt,
-        watcher::{Event, watcher},
-    },
-};
+use kube::{Api, runtime::watcher::Event};
 use prometheus_client::{
     metrics::{counter::Counter, gauge::Gauge},
     registry::Registry,
@@ -35,7 +29,7 @@ use super::{
 };
 use crate::{
     api::agent_fleet::AgentFleet,
-    kubernetes::{QuickBackoff, Scope, describe_watch, watch_config},
+    kubernetes::{QuickBackoff, Scope, WatchClient, watch_config},
 };
 
 /// Revisions that are read at once: enough to start a replica fast, few enough not to crowd out the status writer.
@@ -174,7 +168,7 @@ struct Read {
 
 /// The task behind a [`CatalogHandle`].
 pub struct Loader {
-    client: Client,
+    watches: WatchClient,
     scope: Scope,
     handle: Arc<CatalogHandle>,
     wishes: mpsc::Receiver<FleetKey>,
@@ -188,13 +182,12 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Over the fleets in scope. A silent API server is noticed only if `client` has read and
-    /// connect timeouts.
+    /// Over the fleets in scope.
     #[must_use]
-    pub fn new(client: Client, scope: Scope, policy: Policy, metrics: Metrics) -> (Self, Arc<CatalogHandle>) {
+    pub fn new(watches: WatchClient, scope: Scope, policy: Policy, metrics: Metrics) -> (Self, Arc<CatalogHandle>) {
         let (handle, wishes) = CatalogHandle::new(policy);
         let loader = Self {
-            client,
+            watches,
             scope,
             handle: Arc::clone(&handle),
             wishes,
@@ -250,25 +243,17 @@ impl Loader {
     }
 
     fn events(&self) -> impl Stream<Item = (usize, Event<GuardedFleet>)> + Unpin + use<> {
-        let apis: Vec<Api<GuardedFleet>> = self.scope.apis(&self.client);
+        let apis: Vec<Api<GuardedFleet>> = self.scope.apis(self.watches.client());
         let watches = apis.into_iter().enumerate().map(|(scope, api)| {
-            watcher(api, watch_config())
-                .backoff(QuickBackoff::default())
-                .filter_map(|event| async {
-                    let broke = |error: &_| {
-                        tracing::debug!(error = describe_watch(error), "the watch of fleets broke");
-                    };
-                    event.inspect_err(broke).ok()
-                })
-                .map(move |event| (scope, event))
-                .boxed()
+            let events = self.watches.watch(api, watch_config());
+            events.filter_map(move |event| async move { Some((scope, event?)) }).boxed()
         });
         stream::select_all(watches)
     }
 
     /// Reads a revision, after a pause if an attempt has failed.
     fn read(&self, key: RevisionKey, mut pauses: Option<QuickBackoff>) -> impl Future<Output = Read> + Send + use<> {
-        let secrets = Api::<Secret>::namespaced(self.client.clone(), &key.fleet.namespace);
+        let secrets = Api::<Secret>::namespaced(self.watches.client().clone(), &key.fleet.namespace);
         let permits = Arc::clone(&self.permits);
         async move {
             if let Some(pause) = pauses.as_mut().and_then(Iterator::next) {
@@ -307,7 +292,7 @@ impl Loader {
     }
 
     fn read_fleet(&self, wish: FleetKey) -> impl Future<Output = Option<AgentFleet>> + Send + use<> {
-        let fleets = Api::<AgentFleet>::namespaced(self.client.clone(), &wish.namespace);
+        let fleets = Api::<AgentFleet>::namespaced(self.watches.client().clone(), &wish.namespace);
         async move {
             let fleet = timeout(READ_TIMEOUT, fleets.get(&wish.name)).await.ok().and_then(Result::ok);
             if fleet.is_none() {

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
 use hyper::{Request, Response, StatusCode, body::Frame, service::service_fn};
 use hyper_util::rt::TokioIo;
+use kube::Config;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::broadcast};
 
@@ -36,7 +37,7 @@ struct State {
 }
 
 impl ApiServer {
-    async fn start() -> (Arc<Self>, Client, CancellationToken) {
+    async fn start() -> (Arc<Self>, WatchClient, CancellationToken) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let server = Arc::new(Self { state: Mutex::default(), watchers: broadcast::Sender::new(16) });
@@ -56,8 +57,8 @@ impl ApiServer {
                 });
             }
         }));
-        let config = kube::Config::new(address.parse().unwrap());
-        (server, Client::try_from(config).unwrap(), power)
+        let config = Config::new(address.parse().unwrap());
+        (server, WatchClient::new(&config).unwrap(), power)
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -148,9 +149,9 @@ fn revision(body: &'static str) -> Revision {
     }
 }
 
-fn load(client: Client) -> (Arc<CatalogHandle>, tokio_util::sync::DropGuard) {
+fn load(watches: WatchClient) -> (Arc<CatalogHandle>, tokio_util::sync::DropGuard) {
     let policy = Policy { anonymous: AnonymousNamespaces::All, secrets: SecretContent::Offered };
-    let (loader, handle) = Loader::new(client, Scope::All, policy, Metrics::default());
+    let (loader, handle) = Loader::new(watches, Scope::All, policy, Metrics::default());
     let stop = CancellationToken::new();
     tokio::spawn(loader.run(stop.clone()));
     (handle, stop.drop_guard())
@@ -184,11 +185,11 @@ async fn synced(handle: &CatalogHandle) {
 
 #[tokio::test]
 async fn the_catalog_follows_the_fleets() {
-    let (server, client, _power) = ApiServer::start().await;
+    let (server, watches, _power) = ApiServer::start().await;
     let (one, two) = (revision("one"), revision("two"));
     server.apply_fleet("edge", Some(&one));
     server.store("edge", &one);
-    let (handle, _stop) = load(client);
+    let (handle, _stop) = load(watches);
     synced(&handle).await;
     assert_eq!(offered(&handle, "edge"), Some(one.hash().short()));
 
@@ -207,10 +208,10 @@ async fn the_catalog_follows_the_fleets() {
 
 #[tokio::test]
 async fn a_revision_that_cannot_be_read_holds_up_nothing_and_is_tried_again() {
-    let (server, client, _power) = ApiServer::start().await;
+    let (server, watches, _power) = ApiServer::start().await;
     let one = revision("one");
     server.apply_fleet("edge", Some(&one));
-    let (handle, _stop) = load(client);
+    let (handle, _stop) = load(watches);
     synced(&handle).await;
     assert_eq!(offered(&handle, "edge").as_deref(), Some("?"));
     server.store("edge", &one);
@@ -219,11 +220,11 @@ async fn a_revision_that_cannot_be_read_holds_up_nothing_and_is_tried_again() {
 
 #[tokio::test]
 async fn a_fleet_is_read_anew_on_request_and_served_without_the_api_server() {
-    let (server, client, power) = ApiServer::start().await;
+    let (server, watches, power) = ApiServer::start().await;
     let (one, two) = (revision("one"), revision("two"));
     server.apply_fleet("edge", Some(&one));
     server.store("edge", &one);
-    let (handle, _stop) = load(client);
+    let (handle, _stop) = load(watches);
     synced(&handle).await;
 
     server.store("edge", &two);

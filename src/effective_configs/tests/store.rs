@@ -52,7 +52,7 @@ impl Bench {
         let store = Store::new(Scope::All, budget, Metrics::default());
         let told = Arc::new(Told::default());
         let reporters = Arc::clone(&told) as Arc<dyn Reporters>;
-        tokio::spawn(store.clone().run(server.client(), server.client(), reporters));
+        tokio::spawn(store.clone().run(server.client(), server.client().into(), reporters));
         Self { server, store, told }
     }
 
