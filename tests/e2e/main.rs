@@ -8,6 +8,7 @@ mod harness;
 mod broken_configs;
 mod clients;
 mod crowds;
+mod effective_configs;
 mod fleet_changes;
 mod hostile_http;
 mod hostile_websockets;
