@@ -113,6 +113,12 @@ impl Admission {
     pub fn is_crowded(&self) -> bool {
         self.unreported.available_permits() == 0
     }
+
+    /// Connections and WebSockets that have not reported for which there is room now.
+    #[cfg(test)]
+    pub fn available(&self) -> (usize, usize) {
+        (self.connections.available_permits(), self.unreported.available_permits())
+    }
 }
 
 impl Slot {

@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
+use proptest::prelude::*;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
-use super::{Harness, Limits, Seen, passed};
+use super::{Harness, Limits, Seen, client::frame, passed};
 use crate::server::CloseReason;
+
+const HANDSHAKE: &[u8] = b"GET /v1/opamp HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+    Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
 
 fn post(body: &[u8]) -> Vec<u8> {
     let head = "POST /v1/opamp HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-protobuf\r\nContent-Length: ";
@@ -72,6 +76,19 @@ async fn who_has_said_all_and_closed_its_side_gets_the_answers() {
         assert_eq!(client.response().await.body, expected);
     }
     client.ended().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_connection_ends_with_its_peer() {
+    let harness = Harness::new(Limits::default());
+    let mut client = harness.dial().await;
+    assert_eq!(client.post(&[], b"poll").await.status, 200);
+    let start = Instant::now();
+    client.0.shutdown().await.unwrap();
+    client.ended().await;
+    harness.shared.tasks.close();
+    harness.shared.tasks.wait().await;
+    assert_eq!(passed(start), Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]
@@ -158,12 +175,7 @@ async fn who_leaves_the_queue_leaves_its_turn_to_others() {
     let mut leaving = Vec::new();
     for waiting in 1..=900 {
         let mut client = harness.dial().await;
-        client
-            .write(
-                b"GET /v1/opamp HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-                  Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
-            )
-            .await;
+        client.write(HANDSHAKE).await;
         while harness.shared.metrics.handshakes_waiting.get() < waiting {
             tokio::task::yield_now().await;
         }
@@ -193,4 +205,84 @@ async fn who_hardly_reads_is_closed_all_the_same() {
     }
     assert_eq!(passed(start).as_secs(), 3);
     while !matches!(harness.next().await, Seen::Closed) {}
+}
+
+/// Something that a peer may send, in this or another order.
+fn piece() -> impl Strategy<Value = Vec<u8>> {
+    let chunked =
+        b"POST /v1/opamp HTTP/1.1\r\nContent-Type: application/x-protobuf\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let gzip = b"POST /v1/opamp HTTP/1.1\r\nContent-Type: application/x-protobuf\r\nContent-Encoding: gzip\r\n\
+        Accept-Encoding: gzip\r\nContent-Length: 20\r\n\r\n\x1f\x8b\x08\0\0\0\0\0\0\x03\x03\0\0\0\0\0\0\0\0\0";
+    let whole = prop::sample::select(vec![
+        post(b"report"),
+        post(&vec![1; 30_000]),
+        HANDSHAKE.to_vec(),
+        chunked.to_vec(),
+        b"7\r\na chunk\r\n".to_vec(),
+        b"0\r\n\r\n".to_vec(),
+        gzip.to_vec(),
+        b"GET /elsewhere HTTP/1.0\r\nExpect: 100-continue\r\n\r\n".to_vec(),
+        frame(0x82, b"\0report"),
+        frame(0x02, &vec![0; 20_000]),
+        frame(0x80, b"the end"),
+        frame(0x89, b"?"),
+        frame(0x88, b"\x03\xe8"),
+    ]);
+    prop_oneof![
+        6 => whole.clone(),
+        2 => (whole, any::<prop::sample::Index>()).prop_map(|(bytes, end)| bytes[..end.index(bytes.len())].to_vec()),
+        1 => prop::collection::vec(any::<u8>(), 0..40),
+    ]
+}
+
+/// How a peer goes.
+#[derive(Clone, Copy, Debug)]
+enum Leaves {
+    AtOnce,
+    HalfClosed,
+    WhenItIsSentAway,
+}
+
+async fn meet(pieces: Vec<(Vec<u8>, u64)>, leaves: Leaves) {
+    let limits = Limits { unfinished_bytes: 60_000, message_bytes: 40_000, ..Limits::default() };
+    let mut harness = Harness::new(limits);
+    let mut client = harness.dial().await;
+    for (piece, milliseconds) in pieces {
+        // A peer that is not read from any more gives up.
+        let _ = timeout(Duration::from_secs(1), client.0.write_all(&piece)).await;
+        sleep(Duration::from_millis(milliseconds)).await;
+    }
+    match leaves {
+        Leaves::AtOnce => drop(client),
+        Leaves::HalfClosed | Leaves::WhenItIsSentAway => {
+            if let Leaves::HalfClosed = leaves {
+                let _ = client.0.shutdown().await;
+            }
+            tokio::spawn(async move {
+                let mut part = [0; 4_096];
+                while let Ok(1..) = client.0.read(&mut part).await {}
+            });
+        }
+    }
+    harness.shared.tasks.close();
+    harness.shared.tasks.wait().await;
+    while harness.seen.try_recv().is_ok() {}
+    assert_eq!(harness.shared.room.available_permits(), 60_000, "memory");
+    assert_eq!(harness.shared.metrics.handshakes_waiting.get(), 0, "turns");
+    let admission = &harness.shared.admission;
+    let limits = &harness.shared.limits;
+    assert_eq!(admission.available(), (limits.connections, limits.unreported), "connections");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn whatever_comes_and_however_it_ends_everything_is_given_back(
+        pieces in prop::collection::vec((piece(), prop::sample::select(vec![0, 0, 0, 1, 20_000])), 0..10),
+        leaves in prop::sample::select(vec![Leaves::AtOnce, Leaves::HalfClosed, Leaves::WhenItIsSentAway]),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(meet(pieces, leaves));
+    }
 }
