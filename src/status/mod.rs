@@ -6,6 +6,7 @@
 //! [`recall`] is the way back, from a status to a record.
 
 pub mod budget;
+mod complaints;
 pub mod difference;
 mod findings;
 mod held;

@@ -11,6 +11,7 @@ use tracing::{debug, warn};
 
 use super::{
     budget::{Budget, Heard},
+    complaints::Complaints,
     difference::difference,
     held::{Held, Ownership},
     labels::labels,
@@ -35,6 +36,7 @@ pub(super) struct Desk {
     pub(super) owner: Owner,
     pub(super) own_namespace: String,
     pub(super) metrics: Metrics,
+    pub(super) complaints: Mutex<Complaints>,
 }
 
 /// What turns and the handle share.
@@ -391,7 +393,9 @@ impl Turn {
                 Ended::Failed
             }
             Failure::Refused(_) | Failure::Conflict | Failure::AlreadyExists | Failure::NotFound => {
-                warn!(uid = %self.uid, %failure, "an Agent could not be written, and is tried again");
+                if let Some(left_out) = locked(&self.desk.complaints).another(now()) {
+                    warn!(uid = %self.uid, %failure, left_out, "an Agent could not be written, and is tried again");
+                }
                 Ended::Failed
             }
         }

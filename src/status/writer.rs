@@ -216,6 +216,7 @@ impl Shared {
             owner: self.owner.clone(),
             own_namespace: self.own_namespace.clone(),
             metrics: self.metrics.clone(),
+            complaints: Mutex::default(),
         }
     }
 

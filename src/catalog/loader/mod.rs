@@ -34,6 +34,11 @@ use crate::{
 
 /// Revisions that are read at once: enough to start a replica fast, few enough not to crowd out the status writer.
 const READS_AT_ONCE: usize = 8;
+/// Attempts to read a revision that follow each other within a second, for a Secret that is about to be made again, or
+/// an API server that is about to be back.
+const QUICK_ATTEMPTS: u32 = 20;
+/// The pause between later attempts: a Secret that is gone for good must not keep the API server busy.
+const SLOW_PAUSE: Duration = Duration::from_secs(10);
 /// How long one read may take before it is tried again.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Events that are taken together before a new snapshot is made.
@@ -159,10 +164,25 @@ impl From<kube::Error> for ReadError {
     }
 }
 
+/// The pauses between attempts to read one revision.
+#[derive(Clone, Debug, Default)]
+struct Pauses {
+    quick: QuickBackoff,
+    attempts: u32,
+}
+
+impl Pauses {
+    fn next(&mut self) -> Duration {
+        self.attempts = self.attempts.saturating_add(1);
+        let quick = self.quick.next().filter(|_| self.attempts <= QUICK_ATTEMPTS);
+        quick.unwrap_or_else(|| SLOW_PAUSE.mul_f64(rand::random_range(0.75..=1.25)))
+    }
+}
+
 /// A read that has ended.
 struct Read {
     key: RevisionKey,
-    pauses: QuickBackoff,
+    pauses: Pauses,
     result: Result<Arc<LoadedRevision>, ReadError>,
 }
 
@@ -252,11 +272,11 @@ impl Loader {
     }
 
     /// Reads a revision, after a pause if an attempt has failed.
-    fn read(&self, key: RevisionKey, mut pauses: Option<QuickBackoff>) -> impl Future<Output = Read> + Send + use<> {
+    fn read(&self, key: RevisionKey, mut pauses: Option<Pauses>) -> impl Future<Output = Read> + Send + use<> {
         let secrets = Api::<Secret>::namespaced(self.watches.client().clone(), &key.fleet.namespace);
         let permits = Arc::clone(&self.permits);
         async move {
-            if let Some(pause) = pauses.as_mut().and_then(Iterator::next) {
+            if let Some(pause) = pauses.as_mut().map(Pauses::next) {
                 tokio::time::sleep(pause).await;
             }
             let result = {
@@ -268,7 +288,7 @@ impl Loader {
     }
 
     /// Takes the outcome of a read, and says whether it is to be tried again.
-    fn take(&mut self, Read { key, pauses, result }: Read) -> Option<(RevisionKey, Option<QuickBackoff>)> {
+    fn take(&mut self, Read { key, pauses, result }: Read) -> Option<(RevisionKey, Option<Pauses>)> {
         let (namespace, fleet) = (key.fleet.namespace.as_str(), key.fleet.name.as_str());
         let result = result.and_then(|revision| Ok(self.library.shelve(&key, revision)?));
         match result {

@@ -249,3 +249,11 @@ async fn a_fleet_is_read_anew_on_request_and_served_without_the_api_server() {
     assert_eq!(offered(&handle, "edge"), Some(hash));
     assert!(*handle.synced().borrow(), "what is served does not depend on the API server");
 }
+
+#[test]
+fn a_revision_that_stays_away_is_asked_for_ever_more_seldom() {
+    let mut pauses = Pauses::default();
+    let waits: Vec<Duration> = (0..30).map(|_| pauses.next()).collect();
+    assert!(waits[..20].iter().all(|wait| *wait <= Duration::from_secs(1)), "{waits:?}");
+    assert!(waits[20..].iter().all(|wait| *wait >= Duration::from_secs(7)), "{waits:?}");
+}
