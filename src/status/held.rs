@@ -67,7 +67,7 @@ enum Certainty {
 pub(super) enum Ownership {
     /// Nothing speaks against it.
     Kept,
-    /// A session elsewhere has claimed the status before this one could; this is what it wrote.
+    /// A session elsewhere holds the status, over which this one has not claimed it; this is what it wrote.
     Forestalled(Box<AgentStatus>),
     /// A session elsewhere has claimed the status over this one; this is what it wrote.
     Superseded { session: u64, by: Box<AgentStatus> },
@@ -129,29 +129,26 @@ impl Held {
         let shows = connection(&stored.status);
         let status = AgentStatus::deserialize(&stored.status).unwrap_or_default();
         let by = |other| Box::new(AgentStatus { connection: Some(other), ..status });
-        let former = self.epoch;
         self.take(stored);
-        let is_ours = shows.as_ref().is_some_and(|connection| {
-            connection.replica == owner.replica && connection.incarnation == owner.incarnation
-        });
-        match (self.claim, shows) {
-            (Claim::Asked { session, epoch }, _) if is_ours && self.epoch == epoch => {
+        let other = shows
+            .filter(|connection| connection.replica != owner.replica || connection.incarnation != owner.incarnation);
+        match (self.claim, other) {
+            (Claim::Asked { session, epoch }, None) if self.epoch == epoch => {
                 self.claim = Claim::Had { session, epoch };
+                Ownership::Kept
             }
-            (Claim::Asked { .. } | Claim::None, Some(other)) if !is_ours && self.epoch > former => {
-                self.claim = Claim::None;
-                return Ownership::Forestalled(by(other));
-            }
-            (Claim::Asked { .. }, _) => self.claim = Claim::None,
-            (Claim::Had { session, epoch }, Some(other)) if !is_ours && self.epoch >= epoch => {
+            (Claim::Had { session, epoch }, Some(other)) if self.epoch >= epoch => {
                 self.claim = Claim::Lost { session };
-                return Ownership::Superseded { session, by: by(other) };
+                Ownership::Superseded { session, by: by(other) }
             }
-            // It was made anew meanwhile, or restored from the past: to be claimed again.
-            (Claim::Had { epoch, .. }, _) if self.epoch < epoch => self.claim = Claim::None,
-            (Claim::Had { .. } | Claim::Lost { .. } | Claim::None, _) => {}
+            (Claim::Had { epoch, .. }, None) if self.epoch >= epoch => Ownership::Kept,
+            (Claim::Lost { .. }, _) => Ownership::Kept,
+            // It is still to be claimed, or was made anew or restored from the past, and has to be claimed again.
+            (Claim::Asked { .. } | Claim::None | Claim::Had { .. }, other) => {
+                self.claim = Claim::None;
+                other.map_or(Ownership::Kept, |other| Ownership::Forestalled(by(other)))
+            }
         }
-        Ownership::Kept
     }
 
     /// The status was written for this session.
@@ -287,25 +284,27 @@ mod tests {
             held.written(stored("opamp-operator-0", "second", 5), 1);
         };
         let nothing = |_: &mut Held| {};
-        for (case, before, (replica, incarnation, epoch), expected_epoch, is_lost) in [
-            ("unclaimed, unchanged", &nothing as &dyn Fn(&mut Held), ("opamp-operator-1", "x", 4), 5, false),
-            ("unclaimed, claimed elsewhere", &nothing, ("opamp-operator-1", "x", 5), 6, false),
-            ("asked, and it was written", &asked, ("opamp-operator-0", "second", 5), 5, false),
-            ("asked, and it was not written", &asked, ("opamp-operator-1", "x", 4), 5, false),
-            ("asked, and another was faster", &asked, ("opamp-operator-1", "x", 5), 6, false),
-            ("had, and kept", &had, ("opamp-operator-0", "second", 5), 5, false),
-            ("had, and claimed elsewhere", &had, ("opamp-operator-1", "x", 6), 7, true),
-            ("had, and claimed by the next run of this replica", &had, ("opamp-operator-0", "third", 6), 7, true),
-            ("had, and made anew by another", &had, ("opamp-operator-1", "x", 1), 6, false),
+        let word = |ownership: &Ownership| match ownership {
+            Ownership::Kept => "kept",
+            Ownership::Forestalled(_) => "forestalled",
+            Ownership::Superseded { .. } => "superseded",
+        };
+        for (case, before, (replica, incarnation, epoch), expected_epoch, expected) in [
+            ("unclaimed, unchanged", &nothing as &dyn Fn(&mut Held), ("opamp-operator-1", "x", 4), 5, "forestalled"),
+            ("unclaimed, claimed elsewhere", &nothing, ("opamp-operator-1", "x", 5), 6, "forestalled"),
+            ("asked, and it was written", &asked, ("opamp-operator-0", "second", 5), 5, "kept"),
+            ("asked, and it was not written", &asked, ("opamp-operator-1", "x", 4), 5, "forestalled"),
+            ("asked, and another was faster", &asked, ("opamp-operator-1", "x", 5), 6, "forestalled"),
+            ("had, and kept", &had, ("opamp-operator-0", "second", 5), 5, "kept"),
+            ("had, and claimed elsewhere", &had, ("opamp-operator-1", "x", 6), 7, "superseded"),
+            ("had, and claimed by its next run", &had, ("opamp-operator-0", "third", 6), 7, "superseded"),
+            ("had, and made anew by another", &had, ("opamp-operator-1", "x", 1), 6, "forestalled"),
         ] {
             let mut held = Held::of(stored("opamp-operator-1", "x", 4));
             before(&mut held);
             let ownership = held.reread(stored(replica, incarnation, epoch), &owner());
-            assert_eq!(held.epoch_for(1), expected_epoch, "{case}");
-            assert_eq!(held.is_lost_for(1), is_lost, "{case}");
-            assert_eq!(matches!(ownership, Ownership::Superseded { session: 1, .. }), is_lost, "{case}");
-            let is_forestalled = case.ends_with("claimed elsewhere") && !is_lost || case.ends_with("was faster");
-            assert_eq!(matches!(ownership, Ownership::Forestalled(_)), is_forestalled, "{case}");
+            assert_eq!((held.epoch_for(1), word(&ownership)), (expected_epoch, expected), "{case}");
+            assert_eq!(held.is_lost_for(1), expected == "superseded", "{case}");
         }
     }
 
