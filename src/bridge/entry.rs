@@ -26,9 +26,9 @@ use crate::{
         now::Now,
         offer::Offer,
         record::{FailedConfig, RemoteConfigState},
-        session::{Ending, Liveness, Remembered, Session},
+        session::{Channel, Ending, Liveness, Remembered, Session},
     },
-    server::{Connection, Transport},
+    server::Connection,
     status::{
         queue::Urgency,
         render::Owner,
@@ -56,9 +56,18 @@ pub(super) struct Entry {
 
 /// Who speaks for the agent.
 struct Peer {
-    transport: ShownTransport,
     identity: Identity,
     remote: SocketAddr,
+    acquaintance: Acquaintance,
+}
+
+/// How it is known who speaks.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Acquaintance {
+    /// From the connection.
+    Met,
+    /// It went on over HTTP without having asked anything since, so it is taken for whoever spoke before.
+    Presumed,
 }
 
 /// Whether the status that an earlier process or another replica wrote was read.
@@ -105,18 +114,28 @@ impl Entry {
         self.session.liveness() != Liveness::Unheard
     }
 
-    /// A stretch of presence begins, through this connection.
-    pub(super) fn begin(&mut self, stretch: Stretch, connection: &Connection) {
+    /// A stretch of presence begins, through this connection if it is known.
+    pub(super) fn begin(&mut self, stretch: Stretch, connection: Option<&Connection>) {
         self.claim.begin(stretch);
-        let transport = match connection.transport {
-            Transport::WebSocket => ShownTransport::WebSocket,
-            Transport::Http => ShownTransport::Http,
-        };
+        match (connection, &mut self.peer) {
+            (Some(connection), _) => self.meet(connection),
+            (None, Some(former)) => former.acquaintance = Acquaintance::Presumed,
+            (None, None) => {}
+        }
+    }
+
+    /// Whether it is only presumed who speaks.
+    pub(super) fn lacks_peer(&self) -> bool {
+        self.peer.as_ref().is_none_or(|peer| peer.acquaintance == Acquaintance::Presumed)
+    }
+
+    /// The agent speaks through this connection.
+    pub(super) fn meet(&mut self, connection: &Connection) {
         let identity = connection.identity.clone();
         if self.peer.as_ref().is_none_or(|former| former.identity != identity) {
             self.assigned.anew();
         }
-        self.peer = Some(Peer { transport, identity, remote: connection.remote });
+        self.peer = Some(Peer { identity, remote: connection.remote, acquaintance: Acquaintance::Met });
     }
 
     /// The agent has been heard. If a session elsewhere took it and has lost it since, it has come back: says so, once.
@@ -289,7 +308,10 @@ impl Entry {
             record: self.session.record().clone(),
             assignment: shown.view(),
             connection: ConnectionView {
-                transport: peer.transport,
+                transport: match stretch.channel {
+                    Channel::WebSocket(_) => ShownTransport::WebSocket,
+                    Channel::Http => ShownTransport::Http,
+                },
                 identity: peer.identity.clone(),
                 remote_address: peer.remote,
                 since: stretch.since,

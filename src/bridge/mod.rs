@@ -243,18 +243,22 @@ impl Bridge {
     }
 
     /// Takes over where a stretch of presence has begun: through which connection, and who is behind it. Of an agent
-    /// that has come to polling that is known at its next poll.
+    /// that went on over HTTP while nobody asked, that shows at its next poll.
     fn note_presence(&self, entry: &mut Entry, asking: Option<&Arc<Connection>>) {
-        let Some(stretch) = entry.claim.unclaimed(entry.session.stretch()) else { return };
-        let connection = match (asking, stretch.channel) {
-            (Some(connection), channel) if channel_of(connection) == channel => Some(Arc::clone(connection)),
-            (_, Channel::WebSocket(connection)) => self.connections.find(connection),
-            (_, Channel::Http) => None,
-        };
-        if let Some(connection) = connection {
-            entry.begin(stretch, &connection);
-            self.touch(entry, Some(Urgency::Connection));
+        let Some((channel, _)) = entry.session.stretch() else { return };
+        let asking = asking.filter(|connection| channel_of(connection) == channel);
+        if let Some(stretch) = entry.claim.unclaimed(entry.session.stretch()) {
+            let connection = match channel {
+                Channel::WebSocket(connection) => asking.cloned().or_else(|| self.connections.find(connection)),
+                Channel::Http => asking.cloned(),
+            };
+            entry.begin(stretch, connection.as_deref());
+        } else if let Some(connection) = asking.filter(|_| entry.lacks_peer()) {
+            entry.meet(connection);
+        } else {
+            return;
         }
+        self.touch(entry, Some(Urgency::Connection));
     }
 
     /// Asks the agent's socket for a sign of life, because a younger session elsewhere has claimed the agent.

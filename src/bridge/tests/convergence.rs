@@ -298,7 +298,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, max_shrink_iters: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 600, max_shrink_iters: 6_000, ..ProptestConfig::default() })]
 
     #[test]
     fn an_agent_is_held_where_it_speaks_and_keeps_its_uid(events in prop::collection::vec(event(), 1..60)) {

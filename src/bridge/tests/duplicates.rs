@@ -98,10 +98,12 @@ async fn an_agent_that_comes_over_http_after_its_socket_died_is_shown_as_that() 
     pass(Duration::from_secs(4)).await;
     assert!(old.is_closed());
     old.close();
-    replica.poll(&agent.report_of(&hash, State::Applied));
-    replica.settled().await;
-    let connection = replica.status(agent.uid).connection.expect("a connection");
-    assert_eq!(connection.transport, crate::api::agent::Transport::Http);
+    for _ in 0..2 {
+        replica.settled().await;
+        let connection = replica.status(agent.uid).connection.expect("a connection");
+        assert_eq!((connection.transport, connection.epoch), (crate::api::agent::Transport::Http, 2), "at once");
+        replica.poll(&agent.report_of(&hash, State::Applied));
+    }
     assert_eq!(replica.condition(agent.uid, ConditionType::Connected), "True, SessionOpen");
 }
 
