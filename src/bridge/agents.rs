@@ -128,7 +128,7 @@ impl Bridge {
                 let effects = entry.session.answer(receipt, &offer, now);
                 let replies = self.carry_out(entry, effects, Some(connection), now);
                 if entry.session.liveness().channel() == Some(channel) {
-                    let comes_back = entry.comes_back();
+                    let comes_back = entry.comes_back(&self.settings.owner);
                     self.touch(entry, comes_back);
                 }
                 let place = if entry.session.involves(channel) { Place::Kept } else { Place::Left };

@@ -4,13 +4,17 @@
 //! are two agents of one uid. Both replicas learn of each other from the epochs in `Agent.status.connection`. What
 //! each does then follows from which session is the older one, on which both agree.
 
-use std::time::Instant;
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    time::Instant,
+};
 
 use jiff::Timestamp;
 
 use crate::{
+    agents::summary::AgentSummary,
     api::{
-        agent::{AgentStatus, ConnectionStatus, Transport},
+        agent::{AgentStatus, Transport},
         condition::{ConditionType, Verdict, find},
     },
     opamp::session::{Channel, ConnectionId, Liveness},
@@ -24,8 +28,8 @@ pub(super) struct Claim {
     number: u64,
     stretch: Option<Stretch>,
     standing: Standing,
-    /// The epoch of the claim elsewhere that was met, and over which this one may be made all the same.
-    won: i64,
+    /// The last claim elsewhere over which this one may be made: it was met, and won from.
+    met: Option<Mark>,
 }
 
 /// A time in which the agent spoke through one channel.
@@ -42,17 +46,34 @@ enum Standing {
     #[default]
     Ours,
     /// A younger session elsewhere has claimed it; the own socket was asked for a sign of life.
-    Disputed { epoch: i64 },
+    Disputed { by: Mark },
     /// A session elsewhere has it.
     Theirs,
     /// The agent has gone, and nothing is left to be written of that.
     Over { at: Instant },
 }
 
+/// Tells one claim from another: made of its replica, that one's run, its epoch, which begins anew with an object that was
+/// deleted, and the second in which its session began.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Mark(u64);
+
+impl Mark {
+    fn of(replica: &str, incarnation: &str, epoch: i64, since: Timestamp) -> Self {
+        let mut hasher = DefaultHasher::new();
+        (replica, incarnation, epoch, since.as_second()).hash(&mut hasher);
+        Self(hasher.finish())
+    }
+}
+
 /// A session elsewhere that holds an agent's status.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Holder<'a> {
-    pub(super) connection: &'a ConnectionStatus,
+    pub(super) replica: &'a str,
+    since: Timestamp,
+    mark: Mark,
+    /// Not every source tells.
+    transport: Option<Transport>,
     presence: HolderPresence,
 }
 
@@ -85,8 +106,33 @@ impl<'a> Holder<'a> {
             .filter(|connection| connection.replica != owner.replica || connection.incarnation != owner.incarnation)?;
         let is_connected = find(&status.conditions, ConditionType::Connected)
             .is_some_and(|condition| condition.status == Verdict::True.as_str());
-        let presence = if is_connected { HolderPresence::Here } else { HolderPresence::Gone };
-        Some(Self { connection, presence })
+        Some(Self {
+            replica: &connection.replica,
+            since: connection.since.0,
+            mark: Mark::of(&connection.replica, &connection.incarnation, connection.epoch, connection.since.0),
+            transport: Some(connection.transport),
+            presence: if is_connected { HolderPresence::Here } else { HolderPresence::Gone },
+        })
+    }
+
+    /// The session that the watch shows to hold the agent, unless it is this replica in this run.
+    pub(super) fn shown_by(object: &'a AgentSummary, owner: &Owner) -> Option<Self> {
+        let connection = object.connection.as_ref().filter(|connection| {
+            *connection.replica != *owner.replica || *connection.incarnation != *owner.incarnation
+        })?;
+        Some(Self {
+            replica: &connection.replica,
+            since: connection.since,
+            mark: Mark::of(&connection.replica, &connection.incarnation, connection.epoch, connection.since),
+            transport: None,
+            presence: if object.is_connected() { HolderPresence::Here } else { HolderPresence::Gone },
+        })
+    }
+
+    /// Whether it began before the own stretch. The status tells whole seconds; within one, the name of the replica
+    /// decides, so that both sides agree.
+    fn is_older(self, own: Stretch, replica: &str) -> bool {
+        (self.since.as_second(), self.replica) < (own.since.as_second(), replica)
     }
 }
 
@@ -132,18 +178,15 @@ impl Claim {
         self.standing = Standing::Ours;
     }
 
-    /// What was claimed has gone, and is to be made anew.
-    pub(super) fn anew(&mut self) {
-        if self.is_ours() {
-            self.number += 1;
-        }
+    /// The status is claimed anew for the same stretch. What held it meanwhile is no rival any more.
+    pub(super) fn win_back(&mut self, from: Option<Holder<'_>>) {
+        self.win(from.map(|holder| holder.mark));
     }
 
-    /// The status is claimed anew for the same stretch, over a claim elsewhere of this epoch.
-    pub(super) fn win_from(&mut self, epoch: i64) {
+    fn win(&mut self, from: Option<Mark>) {
         self.number += 1;
         self.standing = Standing::Ours;
-        self.won = epoch;
+        self.met = from.or(self.met);
     }
 
     /// A session elsewhere has claimed the status over the claim of this number. The older of two live sessions keeps
@@ -164,40 +207,39 @@ impl Claim {
             self.standing = Standing::Over { at: now };
             return Rival::None;
         }
-        let connection = by.connection;
         if by.presence == HolderPresence::Gone {
             // It was over when it was written, or has been since.
-            self.win_from(connection.epoch);
+            self.win(Some(by.mark));
             return Rival::Gone;
         }
-        if is_older(connection, replica, own) && connection.transport == Transport::WebSocket {
+        if by.is_older(own, replica) && by.transport == Some(Transport::WebSocket) {
             self.standing = Standing::Theirs;
             return Rival::Older;
         }
-        self.dispute(own, connection.epoch)
+        self.dispute(own, by.mark)
     }
 
     /// The status was not claimed for this stretch yet, and turns out to be held by a session elsewhere. From an older
     /// one it may be claimed; over a younger one only if this one is alive, and not at all if it is over.
     pub(super) fn found(&mut self, holder: Holder<'_>, replica: &str, liveness: Liveness, now: Instant) -> Rival {
-        let is_met = !self.is_ours() || self.won >= holder.connection.epoch;
-        let Some(own) = self.stretch.filter(|own| !is_met && !is_older(holder.connection, replica, *own)) else {
+        let Some(own) = self.stretch.filter(|_| self.is_ours() && self.met != Some(holder.mark)) else {
             return Rival::None;
         };
-        if liveness.channel().is_none() {
+        let is_older = holder.is_older(own, replica);
+        if !is_older && liveness.channel().is_none() {
             self.standing = Standing::Over { at: now };
-            return Rival::None;
+        } else if is_older || holder.presence == HolderPresence::Gone {
+            self.met = Some(holder.mark);
+        } else {
+            return self.dispute(own, holder.mark);
         }
-        match holder.presence {
-            HolderPresence::Here => self.dispute(own, holder.connection.epoch),
-            HolderPresence::Gone => Rival::None,
-        }
+        Rival::None
     }
 
-    fn dispute(&mut self, own: Stretch, epoch: i64) -> Rival {
+    fn dispute(&mut self, own: Stretch, by: Mark) -> Rival {
         match own.channel {
             Channel::WebSocket(connection) => {
-                self.standing = Standing::Disputed { epoch };
+                self.standing = Standing::Disputed { by };
                 Rival::Younger(connection)
             }
             // An agent that polls was seen elsewhere later: it has moved there.
@@ -210,8 +252,8 @@ impl Claim {
 
     /// The socket has answered. Says whether the status has to be claimed back, which is then done.
     pub(super) fn is_alive(&mut self) -> bool {
-        let Standing::Disputed { epoch } = self.standing else { return false };
-        self.win_from(epoch);
+        let Standing::Disputed { by } = self.standing else { return false };
+        self.win(Some(by));
         true
     }
 
@@ -231,18 +273,12 @@ impl Claim {
     }
 }
 
-/// Whether a session elsewhere began before the own stretch. The status tells whole seconds; within one, the name of the
-/// replica decides, so that both sides agree.
-fn is_older(other: &ConnectionStatus, replica: &str, own: Stretch) -> bool {
-    (other.since.0.as_second(), other.replica.as_str()) < (own.since.as_second(), replica)
-}
-
 #[cfg(test)]
 mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     use super::*;
-    use crate::opamp::session::Ending;
+    use crate::{api::agent::ConnectionStatus, opamp::session::Ending};
 
     const SOCKET: Channel = Channel::WebSocket(ConnectionId::new(7));
 
@@ -269,7 +305,13 @@ mod tests {
     }
 
     fn live(connection: &ConnectionStatus) -> Holder<'_> {
-        Holder { connection, presence: HolderPresence::Here }
+        Holder {
+            replica: &connection.replica,
+            since: connection.since.0,
+            mark: Mark::of(&connection.replica, &connection.incarnation, connection.epoch, connection.since.0),
+            transport: Some(connection.transport),
+            presence: HolderPresence::Here,
+        }
     }
 
     fn claimed(channel: Channel, since: Timestamp) -> (Claim, Liveness) {

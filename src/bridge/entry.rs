@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use super::{
     assigned::{Assigned, News},
-    claim::{Claim, Stretch},
+    claim::{Claim, Holder, Stretch},
     keeping::Keeping,
     shown::Shown,
     timers::Timer,
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     agents::summary::{AgentSummary, RevisionSummary},
-    api::agent::Transport as ShownTransport,
+    api::agent::{AgentStatus, Transport as ShownTransport},
     catalog::{Catalog, ConfigHash, FleetEntry, Subject},
     opamp::{
         InstanceUid,
@@ -139,9 +139,13 @@ impl Entry {
     }
 
     /// The agent has been heard. If a session elsewhere took it and has lost it since, it has come back: says so, once.
-    pub(super) fn comes_back(&mut self) -> Option<Urgency> {
-        let lost = self.object.as_ref().filter(|object| self.claim.is_theirs() && !object.is_connected())?;
-        self.claim.win_from(lost.epoch());
+    pub(super) fn comes_back(&mut self, owner: &Owner) -> Option<Urgency> {
+        let object = self.object.as_deref().filter(|_| self.claim.is_theirs())?;
+        let holder = Holder::shown_by(object, owner);
+        if object.is_connected() && holder.is_some() {
+            return None;
+        }
+        self.claim.win_back(holder);
         Some(Urgency::Connection)
     }
 
@@ -187,6 +191,11 @@ impl Entry {
                 now.instant.saturating_duration_since(over) >= kept_for || self.is_held_elsewhere(owner)
             }
         }
+    }
+
+    /// What the watch shows of it.
+    pub(super) fn object(&self) -> Option<&Arc<AgentSummary>> {
+        self.object.as_ref()
     }
 
     /// Whether another replica, or another run of this one, was the last to claim the status.
@@ -264,9 +273,7 @@ impl Entry {
             self.assigned.anew();
         }
         let Some(object) = self.object.as_deref() else {
-            // Deleted by a person, most likely. The writer finds out when it writes the next claim.
-            let has_gone = former.map(|_| self.claim.anew());
-            return (has_gone.map(|()| Urgency::Rest), Demand::Nothing);
+            return (former.map(|_| Urgency::Rest), Demand::Nothing);
         };
         // A new object has generation 1.
         let is_respecified = object.generation != former.as_ref().map_or(1, |former| former.generation);
@@ -287,9 +294,9 @@ impl Entry {
         self.assigned.anew();
     }
 
-    /// A status was written that shows this wish as granted.
-    pub(super) fn written(&mut self, granted: Option<Timestamp>) -> Demand {
-        self.wish.written(granted)
+    /// This status was written.
+    pub(super) fn written(&mut self, status: &AgentStatus) -> Demand {
+        self.wish.written(status.reoffer.as_ref().map(|reoffer| reoffer.requested_at.0))
     }
 
     /// What is to be written; `None`: it is not this replica's to write, or nothing can be said of the agent yet.

@@ -11,7 +11,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Bridge, now, timers::Ring};
+use super::{Bridge, claim::Holder, now, timers::Ring};
 use crate::{agents::index::Change, opamp::InstanceUid};
 
 /// Sessions that are looked at in a row before others get a turn.
@@ -72,6 +72,11 @@ impl Bridge {
             let (urgency, demand) = entry.learn(self.object(uid), owner);
             self.touch(entry, urgency);
             self.fulfil(entry, demand);
+            if let Some(holder) = entry.object().cloned().as_deref().and_then(|object| Holder::shown_by(object, owner))
+            {
+                let rival = entry.claim.found(holder, &owner.replica, entry.session.liveness(), now().instant);
+                self.meet(entry, rival, holder);
+            }
             if entry.has_spoken() && entry.claim.over_since().is_none() {
                 self.look_and_push(entry, now());
             }

@@ -40,9 +40,8 @@ impl AgentViews for Bridge {
     }
 
     fn written(&self, uid: &InstanceUid, _session: u64, status: &AgentStatus) {
-        let granted = status.reoffer.as_ref().map(|reoffer| reoffer.requested_at.0);
         self.sessions.with(*uid, |entry| {
-            let demand = entry.written(granted);
+            let demand = entry.written(status);
             self.fulfil(entry, demand);
         });
     }
@@ -64,14 +63,14 @@ impl AgentViews for Bridge {
 
 impl Bridge {
     /// Does what follows from a session elsewhere that has claimed the agent.
-    fn meet(&self, entry: &mut Entry, rival: Rival, by: Holder<'_>) {
+    pub(super) fn meet(&self, entry: &mut Entry, rival: Rival, by: Holder<'_>) {
         let uid = entry.session.uid();
         match rival {
             Rival::None => entry.forget_if_over(),
             Rival::Gone => self.touch(entry, Some(Urgency::Connection)),
             Rival::Younger(connection) => self.challenge(uid, connection),
             Rival::Older => {
-                tracing::info!(%uid, replica = by.connection.replica, "another agent uses this uid at another replica");
+                tracing::info!(%uid, replica = by.replica, "another agent uses this uid at another replica");
                 let now = now();
                 let effects = entry.session.give_new_uid(now);
                 // Without an asking connection everything is delivered to where it belongs.

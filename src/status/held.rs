@@ -137,7 +137,8 @@ impl Held {
                 self.claim = Claim::Had { session, epoch };
                 Ownership::Kept
             }
-            (Claim::Had { session, epoch }, Some(other)) if self.epoch >= epoch => {
+            // Whoever has seen a claim claims with a higher epoch.
+            (Claim::Had { session, epoch }, Some(other)) if self.epoch > epoch => {
                 self.claim = Claim::Lost { session };
                 Ownership::Superseded { session, by: by(other) }
             }
@@ -299,6 +300,7 @@ mod tests {
             ("had, and claimed elsewhere", &had, ("opamp-operator-1", "x", 6), 7, "superseded"),
             ("had, and claimed by its next run", &had, ("opamp-operator-0", "third", 6), 7, "superseded"),
             ("had, and made anew by another", &had, ("opamp-operator-1", "x", 1), 6, "forestalled"),
+            ("had, and made anew by another as often", &had, ("opamp-operator-1", "x", 5), 6, "forestalled"),
         ] {
             let mut held = Held::of(stored("opamp-operator-1", "x", 4));
             before(&mut held);
