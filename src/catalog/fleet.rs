@@ -191,6 +191,11 @@ impl FleetEntry {
             Identity::Anonymous => {
                 self.methods.contains(&EnrollmentMethod::Anonymous) && policy.anonymous.permit(&self.namespace)
             }
+            Identity::EnrollmentToken { .. }
+            | Identity::Basic { .. }
+            | Identity::ServiceAccount { .. }
+            | Identity::Certificate { .. }
+            | Identity::ClientCa { .. } => false,
         }
     }
 
