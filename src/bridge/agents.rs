@@ -7,7 +7,7 @@ use http::request::Parts;
 
 use super::{Bridge, channel_of, connections::Carried, scrub::scrub};
 use crate::{
-    catalog::Catalog,
+    catalog::{Catalog, Claimant},
     opamp::{
         InstanceUid,
         identity::Identity,
@@ -31,7 +31,7 @@ enum Place {
 impl Agents for Bridge {
     fn authenticate(&self, _request: &Parts, _remote: SocketAddr) -> Result<Identity, Refusal> {
         let identity = Identity::Anonymous;
-        if self.catalog.load().admits(&identity) {
+        if self.catalog.load().admits(Claimant::recorded(&identity)) {
             return Ok(identity);
         }
         Err(Refusal { challenge: "Bearer realm=\"opamp\"", message: "no fleet takes agents without a credential" })
