@@ -385,7 +385,7 @@ mod tests {
         let after = restated(&InstanceUid::generate(), "telemetry", &former, &BTreeSet::new(), &here, NOW);
         assert_eq!(after, Some(former));
         let mut later = status("False", Some("edge"));
-        later.connection.as_mut().expect("a connection").identity = "token:telemetry/edge".into();
+        later.connection.as_mut().expect("a connection").identity = "future:telemetry/edge".into();
         let after = restated(&InstanceUid::generate(), "telemetry", &later, &BTreeSet::new(), &here, NOW);
         assert_eq!(after, Some(later), "an identity of a later version");
     }
