@@ -9,6 +9,7 @@ mod broken_configs;
 mod clients;
 mod crowds;
 mod effective_configs;
+mod enrollment;
 mod fleet_changes;
 mod hostile_http;
 mod hostile_websockets;
