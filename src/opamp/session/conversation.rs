@@ -308,7 +308,8 @@ impl Session {
     }
 
     /// A complete report ends the need for one; every gap begins a new one, also if its message looks complete (AMB-01).
-    /// Where one gap follows the other the question is put off.
+    /// Where one gap follows the other the question is put off. The status of connection settings is not promised, but an
+    /// agent that named some to an earlier process has one to tell.
     fn want_full_state(&mut self, parts: Parts, step: Step, now: Now) {
         let promised = Parts::promised_by(self.record.capabilities);
         if parts.contains(promised) {
@@ -319,7 +320,9 @@ impl Session {
                 None => self.full_state.renew(),
                 Some(until) => self.full_state.put_off(until),
             },
-            Step::First if !self.reported.contains(promised) => self.full_state.open(),
+            Step::First if !self.reported.contains(promised) || self.connection_settings.are_remembered() => {
+                self.full_state.open();
+            }
             Step::First | Step::Regular | Step::Copy => {}
         }
     }
