@@ -338,3 +338,45 @@ fn where_nothing_is_configured_nothing_is_sent_whatever_the_echo() {
     }
     assert_eq!(stage.pushes(), []);
 }
+
+#[test]
+fn an_agent_that_named_settings_to_an_earlier_process_is_asked_for_its_status() {
+    // CMP-11: its message would be complete without
+    let first = || full(6).capable(TALKATIVE);
+    let remembered =
+        || Remembered { connection_settings_reported: Some(settings_hash("new")), ..Remembered::default() };
+    for (case, remembered, message, flags) in [
+        ("it leaves it out", remembered(), first(), FULL_STATE),
+        ("it tells it", remembered(), first().settings("new", Applied), 0),
+        ("it never did", Remembered::default(), first(), 0),
+    ] {
+        let mut stage = Stage::with(Session::new(uid(), Some(remembered)));
+        assert_eq!(stage.hears(socket(1), message).flags, flags, "{case}");
+        let _ = stage.hears(socket(1), full(7).capable(TALKATIVE));
+        stage.later(3600);
+        assert_eq!(stage.hears(socket(1), say(8)).flags, 0, "{case}: once");
+    }
+}
+
+#[test]
+fn settings_that_were_replaced_have_not_arrived_any_more() {
+    // A, then B, then A again before anybody knows whether B has arrived
+    let mut stage = member(socket(1), SILENT, "a");
+    assert_eq!(stage.pushes().len(), 1);
+    let _ = stage.hears(socket(1), say(2));
+    stage.offer = leading_to("b");
+    assert_eq!(stage.pushes().len(), 1);
+    assert_eq!(stage.effects.changed, Changed::Configuration);
+    assert_eq!(stage.session.connection_settings_offered(), None);
+    stage.offer = leading_to("a");
+    assert_eq!(stage.pushes().len(), 1);
+}
+
+#[test]
+fn a_client_that_takes_settings_by_starting_anew_with_the_same_bytes_is_not_sent_round_in_circles() {
+    // over HTTP its first message looks like a retransmission
+    let mut stage = Stage::new();
+    stage.offer = leading_to("new");
+    let offers = (0..50).filter(|_| offered(&mut stage, HTTP, full(0).capable(SILENT)).is_some()).count();
+    assert_eq!(offers, 3);
+}
