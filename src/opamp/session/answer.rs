@@ -67,6 +67,13 @@ pub(super) struct Occasions {
     pub(super) connection_settings: Occasion,
 }
 
+impl Occasions {
+    /// The message asks for settings.
+    fn with_request(self) -> Self {
+        Self { connection_settings: Occasion::ReplyToRequest, ..self }
+    }
+}
+
 impl Session {
     /// Answers a message: exactly one reply, to its channel, after whatever else follows from it.
     pub fn answer(&mut self, receipt: Receipt, offer: &Offer, now: Now) -> Effects {
@@ -77,6 +84,7 @@ impl Session {
                     effects.send.push((from, refusal));
                     return effects;
                 }
+                Verdict::Granted => self.reply(occasions.with_request(), copy, offer, now, &mut effects),
                 Verdict::Accepted => self.reply(occasions, copy, offer, now, &mut effects),
             },
             Kind::Leaving => {
@@ -128,6 +136,11 @@ impl Session {
                 self.late_refusal.forget();
                 effects.certificate_request = Some(request);
                 return Verdict::Accepted;
+            }
+            (Request::Granted, _) => {
+                self.connection_settings.consent();
+                self.late_refusal.forget();
+                return Verdict::Granted;
             }
             // It asked before it knew, or does not care: it is told what this server does (AMB-32).
             (Request::Faulty(_) | Request::Certificate(_), CertificateRequests::NotServed) => {
@@ -233,9 +246,10 @@ impl Session {
     }
 }
 
-/// Whether a message gets an error for what it asks.
+/// What a message gets for what it asks.
 enum Verdict {
     Accepted,
+    Granted,
     Refused(Outbound),
 }
 

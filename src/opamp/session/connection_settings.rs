@@ -15,7 +15,7 @@ use crate::opamp::{
 };
 
 /// So often an offer is made that may have been lost. More would be a loop: a client that takes new settings starts anew,
-/// some without a goodbye, some with the same old status, and some with the very bytes of the message before.
+/// some without a goodbye, some with the same old status or request, and some with the very bytes of the message before.
 const TRIES: u32 = 3;
 
 /// What passed between server and agent about connection settings; nothing for most agents.
@@ -168,20 +168,21 @@ impl Dealings {
         }
         // It has not said what it has, nor will it.
         let is_silent = named.is_empty() && !record.capabilities.has(Bit::ReportsConnectionSettingsStatus);
-        if is_silent && occasion != Occasion::ReplyToStatus && self.arrived == Some(hash) {
+        let says_it_lacks_them = matches!(occasion, Occasion::ReplyToStatus | Occasion::ReplyToRequest);
+        if is_silent && !says_it_lacks_them && self.arrived == Some(hash) {
             return false;
         }
         let Some((sent, when)) = self.sent.filter(|(sent, _)| sent.hash == hash) else { return true };
-        let is_patient = sent.again_at <= now;
+        let (may_be_lost, is_patient) = (sent.times < TRIES, sent.again_at <= now);
         match (occasion, when) {
-            (Occasion::Push, _) => false,
             (Occasion::ReplyToStatus, When::ThisSession) => true,
-            (Occasion::ReplyToStatus, When::EarlierSession) => sent.times < TRIES || is_patient,
-            (Occasion::ReplyToCopy, _) => sent.times < TRIES,
+            (Occasion::ReplyToStatus, When::EarlierSession) | (Occasion::ReplyToRequest, _) => {
+                may_be_lost || is_patient
+            }
             // Its word that it has them may be on the way.
             (Occasion::Reply, _) if !is_silent => is_patient,
-            (Occasion::Reply, When::ThisSession) => false,
-            (Occasion::Reply, When::EarlierSession) => sent.times < TRIES,
+            (Occasion::ReplyToCopy, _) | (Occasion::Reply, When::EarlierSession) => may_be_lost,
+            (Occasion::Push, _) | (Occasion::Reply, When::ThisSession) => false,
         }
     }
 }

@@ -81,6 +81,15 @@ impl Receipt {
         }
     }
 
+    /// The offer that [`Session::answer`] will be given holds the certificate that is asked for: the agent has asked once
+    /// more, so its former offer may be lost, and the reply repeats it unless the agent has reported its hash (CSR-08).
+    /// Without a request it does nothing.
+    pub fn grant_certificate(&mut self) {
+        if self.request.certificate().is_some() {
+            self.request = Request::Granted;
+        }
+    }
+
     /// Whether the attributes are others than before, so that another fleet may take the agent.
     #[must_use]
     pub fn has_new_attributes(&self) -> bool {
@@ -123,10 +132,7 @@ impl Heard {
     }
 
     fn occasions(&self) -> Occasions {
-        let occasion = |status: Parts| match self.parts.contains(status) {
-            true => Occasion::ReplyToStatus,
-            false => Occasion::Reply,
-        };
+        let occasion = |status| if self.parts.contains(status) { Occasion::ReplyToStatus } else { Occasion::Reply };
         Occasions {
             remote_config: occasion(Parts::REMOTE_CONFIG_STATUS),
             connection_settings: occasion(Parts::CONNECTION_SETTINGS_STATUS),

@@ -67,7 +67,7 @@ fn what_is_no_request_is_told_so_and_the_rest_of_the_message_counts() {
     let mut without = say(2).health("disk full");
     let opamp = Some(OpAmpConnectionSettingsRequest { certificate_request: None });
     without.0.connection_settings_request = Some(ConnectionSettingsRequest { opamp });
-    let long = say(2).health("disk full").asking(&[b'x'; CERTIFICATE_REQUEST_LIMIT + 1]);
+    let long = say(2).health("disk full").asking(&vec![b'x'; CERTIFICATE_REQUEST_LIMIT + 1]);
     for (message, expected) in [
         (without, Violation::CertificateRequestMissing),
         (long, Violation::CertificateRequestTooLarge { length: 16_385, limit: 16_384 }),
@@ -89,7 +89,7 @@ fn what_is_no_request_is_told_so_and_the_rest_of_the_message_counts() {
         assert_eq!(stage.effects.violation, None);
     }
     let mut stage = served(HTTP, SILENT);
-    let _ = stage.hears(HTTP, say(2).asking(&[b'x'; CERTIFICATE_REQUEST_LIMIT]));
+    let _ = stage.hears(HTTP, say(2).asking(&vec![b'x'; CERTIFICATE_REQUEST_LIMIT]));
     assert_eq!(stage.effects.certificate_request.as_ref().map(Bytes::len), Some(16_384), "the longest");
 }
 
@@ -268,6 +268,36 @@ fn the_offer_that_answers_a_request_is_not_repeated_to_the_next_one() {
     assert!(is_acknowledgement(&reply));
     stage.offer.connection_settings = Some(settings("second"));
     assert_eq!(host_in(&stage.pushes()[0].1).as_deref(), Some("second"));
+}
+
+#[test]
+fn a_request_that_comes_again_is_answered_again_by_what_it_was_given() {
+    // CSR-08, AMB-29: the agent lost the certificate, or the offer was lost; not in circles if it asks at every start
+    for capabilities in [CAPABLE, SILENT, TALKATIVE] {
+        let mut stage = served(HTTP, capabilities);
+        stage.offer.connection_settings = Some(settings("with-certificate"));
+        let mut offers = 0;
+        for number in 2..30 {
+            offers += usize::from(host_in(&granted(&mut stage, &say(number).asking(REQUEST))).is_some());
+        }
+        assert_eq!(offers, 3, "{capabilities:#x}");
+        stage.later(120);
+        let reply = granted(&mut stage, &say(30).asking(REQUEST));
+        assert_eq!(host_in(&reply).as_deref(), Some("with-certificate"), "with patience");
+        let named = say(31).capable(TALKATIVE).settings("with-certificate", Applied).asking(REQUEST);
+        stage.later(3600);
+        assert_eq!(host_in(&granted(&mut stage, &named)), None, "it says that it has it");
+    }
+}
+
+/// The owner finds the certificate in what it offers already.
+fn granted(stage: &mut Stage, say: &Say) -> ServerToAgent {
+    let mut receipt = stage.session.receive(decode(say.bytes()).unwrap(), HTTP, stage.now);
+    receipt.grant_certificate();
+    let effects = stage.session.answer(receipt, &stage.offer, stage.now);
+    assert_eq!(effects.certificate_request, None, "it was decided on");
+    stage.note(effects);
+    stage.pushed.pop().unwrap().1
 }
 
 #[test]
