@@ -15,7 +15,7 @@ use tokio::{
 use super::{
     Echo, Harness, Limits, Metrics,
     client::{Client, Frame},
-    passed,
+    endpoint, passed,
 };
 use crate::server::{Server, raise_descriptor_limit};
 
@@ -130,8 +130,7 @@ async fn of_many_at_once_each_is_served_or_refused_and_served_on_retry() {
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry);
     let generation = watch::Sender::new(0);
-    let address = ([127, 0, 0, 1], 0).into();
-    let server = Server::bind(address, "/v1/opamp", limits, agents, generation.subscribe(), metrics).unwrap();
+    let server = Server::bind(endpoint(), limits, agents, generation.subscribe(), metrics).unwrap();
     let mut reported = Vec::new();
     while reported.len() < CLIENTS {
         let attempts = (reported.len()..CLIENTS).map(|_| attempt(server.local_address()));

@@ -22,7 +22,8 @@ use tokio::{
 
 use self::client::Client;
 use super::{
-    Agents, Connection, Exchange, Limits, Metrics, Peer, Protection, Refusal, Then, http::serve, shared::Shared,
+    Agents, Connection, Endpoint, Exchange, Limits, Metrics, Peer, Protection, Proxies, Refusal, Then,
+    reception::serve, shared::Shared,
 };
 use crate::opamp::{InstanceUid, identity::Principal, now::Now, session::Outbound, violation::Violation};
 
@@ -111,11 +112,16 @@ pub(super) struct Harness {
 
 impl Harness {
     pub(super) fn new(limits: Limits) -> Self {
+        Self::at(endpoint(), limits)
+    }
+
+    /// The same, with something before it.
+    fn at(endpoint: Endpoint, limits: Limits) -> Self {
         let (sender, seen) = mpsc::unbounded_channel();
         let agents = Arc::new(Echo { seen: sender, tail: Mutex::default() });
         let generation = watch::Sender::new(0);
         let shared = Shared::new(
-            "/v1/opamp",
+            endpoint,
             limits,
             Arc::clone(&agents) as Arc<dyn Agents>,
             generation.subscribe(),
@@ -128,7 +134,7 @@ impl Harness {
     async fn dial(&self) -> Client<DuplexStream> {
         let (ours, theirs) = duplex(64 << 10);
         let slot = self.shared.admission.slot().await.unwrap();
-        self.shared.tasks.spawn(serve(theirs, peer(), slot, Arc::clone(&self.shared)));
+        self.shared.tasks.spawn(serve(theirs, peer().address, slot, Arc::clone(&self.shared)));
         Client::new(ours)
     }
 
@@ -151,6 +157,12 @@ impl Harness {
     async fn next(&mut self) -> Seen {
         self.seen.recv().await.unwrap()
     }
+}
+
+/// Any port of the host itself, in plain text.
+pub(super) fn endpoint() -> Endpoint {
+    let address = ([127, 0, 0, 1], 0).into();
+    Endpoint { address, path: "/v1/opamp".into(), tls: None, proxies: Proxies::default() }
 }
 
 /// A peer from somewhere.
