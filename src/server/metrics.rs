@@ -232,6 +232,12 @@ impl Metrics {
         self.tls_handshakes.get_or_create(&TlsLabel { outcome }).inc();
     }
 
+    /// How many TLS handshakes have ended so.
+    #[cfg(test)]
+    pub(super) fn tls_ended(&self, outcome: TlsOutcome) -> u64 {
+        self.tls_handshakes.get_or_create(&TlsLabel { outcome }).get()
+    }
+
     pub(super) fn handshake(&self, outcome: HandshakeOutcome) {
         self.handshakes.get_or_create(&HandshakeLabel { outcome }).inc();
     }

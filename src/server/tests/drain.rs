@@ -1,7 +1,4 @@
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use tokio::{
@@ -83,7 +80,7 @@ async fn a_request_in_flight_is_answered() {
 #[tokio::test]
 async fn a_drained_listener_has_nothing_left() {
     let (sender, _seen) = mpsc::unbounded_channel();
-    let agents = Arc::new(Echo { seen: sender, tail: Mutex::default() });
+    let agents = Arc::new(Echo::new(sender));
     let generation = watch::Sender::new(0);
     let limits = Limits::default();
     let server = Server::bind(endpoint(), limits, agents, generation.subscribe(), Metrics::default()).unwrap();

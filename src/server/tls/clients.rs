@@ -48,8 +48,8 @@ pub enum CertificateFault {
     #[error("it is not meant for the authentication of clients")]
     WrongPurpose,
     /// Alert `decrypt_error`.
-    #[error("a signature in its chain is wrong, or of a kind that is not supported")]
-    Signature,
+    #[error("a signature in its chain is of a kind that is not supported")]
+    UnsupportedSignature,
     /// Alert `bad_certificate`.
     #[error("it cannot be read")]
     Unreadable,
@@ -69,7 +69,7 @@ impl From<CertificateFault> for CertificateError {
             CertificateFault::NotYetValid => Self::NotValidYet,
             CertificateFault::Revoked => Self::Revoked,
             CertificateFault::WrongPurpose => Self::InvalidPurpose,
-            CertificateFault::Signature => Self::BadSignature,
+            CertificateFault::UnsupportedSignature => Self::BadSignature,
             CertificateFault::Unreadable => Self::BadEncoding,
             CertificateFault::Unacceptable => Self::Other(OtherError(Arc::new(fault))),
             CertificateFault::Denied => Self::ApplicationVerificationFailure,
@@ -81,14 +81,14 @@ impl From<&webpki::Error> for CertificateFault {
     /// What a check of the chain by [`webpki`] has found.
     fn from(error: &webpki::Error) -> Self {
         match error {
-            webpki::Error::UnknownIssuer => Self::UnknownAuthority,
+            // Signed by another who has the name of one that is trusted.
+            webpki::Error::UnknownIssuer | webpki::Error::InvalidSignatureForPublicKey => Self::UnknownAuthority,
             webpki::Error::CertExpired { .. } | webpki::Error::InvalidCertValidity => Self::Expired,
             webpki::Error::CertNotValidYet { .. } => Self::NotYetValid,
             webpki::Error::CertRevoked => Self::Revoked,
             webpki::Error::RequiredEkuNotFoundContext(_) => Self::WrongPurpose,
-            webpki::Error::InvalidSignatureForPublicKey
-            | webpki::Error::UnsupportedSignatureAlgorithmContext(_)
-            | webpki::Error::UnsupportedSignatureAlgorithmForPublicKeyContext(_) => Self::Signature,
+            webpki::Error::UnsupportedSignatureAlgorithmContext(_)
+            | webpki::Error::UnsupportedSignatureAlgorithmForPublicKeyContext(_) => Self::UnsupportedSignature,
             webpki::Error::BadDer | webpki::Error::BadDerTime | webpki::Error::TrailingData(_) => Self::Unreadable,
             _ => Self::Unacceptable,
         }
@@ -171,7 +171,7 @@ mod tests {
             (CertificateFault::NotYetValid, AlertDescription::CertificateExpired),
             (CertificateFault::Revoked, AlertDescription::CertificateRevoked),
             (CertificateFault::WrongPurpose, AlertDescription::UnsupportedCertificate),
-            (CertificateFault::Signature, AlertDescription::DecryptError),
+            (CertificateFault::UnsupportedSignature, AlertDescription::DecryptError),
             (CertificateFault::Unreadable, AlertDescription::BadCertificate),
             (CertificateFault::Unacceptable, AlertDescription::CertificateUnknown),
             (CertificateFault::Denied, AlertDescription::AccessDenied),
