@@ -25,7 +25,7 @@ pub async fn serve<S: Stream>(mut stream: S, remote: SocketAddr, slot: Slot, sha
     };
     let Some(stream) = protect(stream, address, tls, &shared).await else { return };
     let certificates = match certificate_header {
-        CertificateHeader::Ignored => certificates(&stream),
+        CertificateHeader::Ignored => stream.certificates(),
         // They are the proxy's own.
         CertificateHeader::Believed => None,
     };
@@ -70,12 +70,4 @@ async fn protect<S: Stream>(mut stream: S, address: SocketAddr, tls: &Tls, share
         let _ = timeout(shared.limits.close_timeout, linger(&mut rest)).await;
     }
     protected
-}
-
-/// The certificates that the client showed, now or in the handshake of the session that it resumes.
-fn certificates<S: Stream>(stream: &Protected<S>) -> Option<Arc<[rustls_pki_types::CertificateDer<'static>]>> {
-    let (_, connection) = stream.get_ref();
-    connection
-        .peer_certificates()
-        .map(|chain| chain.iter().map(|certificate| certificate.clone().into_owned()).collect())
 }

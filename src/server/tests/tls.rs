@@ -168,6 +168,22 @@ async fn what_breaks_the_rules_of_tls_gets_an_alert() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_client_hello_without_an_end_is_not_kept() {
+    let secured = Secured::new();
+    let start = Instant::now();
+    let mut stream = secured.harness.connect(peer().address).await;
+    // A message of 60,000 bytes, in records of 1,000.
+    let record = [&[22, 3, 1, 3, 0xe8][..], &[0; 1_000]].concat();
+    let mut first = record.clone();
+    first[5..9].copy_from_slice(&[1, 0, 0xea, 0x60]);
+    stream.write_all(&[first, record.repeat(40)].concat()).await.unwrap();
+    assert_eq!(stream.read(&mut [0; 10]).await.unwrap(), 0);
+    drop(stream);
+    secured.harness.emptied().await;
+    assert_eq!((secured.count(TlsOutcome::Malformed), passed(start)), (1, Duration::ZERO));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_handshake_that_takes_too_long_is_ended() {
     let secured = Secured::new();
     let start = Instant::now();

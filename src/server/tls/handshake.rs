@@ -4,7 +4,7 @@ use std::io;
 
 use rustls::{Error, HandshakeKind, ServerConnection};
 use tokio::io::AsyncWriteExt as _;
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_rustls::TlsAcceptor;
 
 use super::{
     super::{
@@ -12,6 +12,7 @@ use super::{
         stream::{Rewound, Stream},
     },
     acceptor::Tls,
+    protected::{Endless, Metered, Protected},
 };
 
 /// The first byte of a TLS record with a ClientHello (RFC 8446 §5.1).
@@ -25,9 +26,6 @@ const UNSENT_BYTES: usize = 16 << 10;
 const TLS_REQUIRED: &[u8] =
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\n\
     content-length: 35\r\n\r\nthis port speaks TLS: use https://\n";
-
-/// A connection protected by TLS. Boxed: its state has two kilobytes, and a future keeps a place for each move of it.
-pub type Protected<S> = Box<TlsStream<Rewound<S>>>;
 
 /// A handshake that led to nothing.
 pub struct Failure<S> {
@@ -54,20 +52,21 @@ pub async fn shake_hands<S: Stream>(
     }
     let config = tls.config().map_err(|_| Failure { outcome: TlsOutcome::Unprepared, rest: None })?;
     let limit = |connection: &mut ServerConnection| connection.set_buffer_limit(Some(UNSENT_BYTES));
-    match TlsAcceptor::from(config).accept_with(stream, limit).into_fallible().await {
+    match TlsAcceptor::from(config).accept_with(Metered::new(stream), limit).into_fallible().await {
         Ok(stream) => {
             let outcome = match stream.get_ref().1.handshake_kind() {
                 Some(HandshakeKind::Resumed) => TlsOutcome::Resumed,
                 Some(HandshakeKind::Full | HandshakeKind::FullWithHelloRetryRequest) | None => TlsOutcome::Full,
             };
-            Ok((Box::new(stream), outcome))
+            Ok((Protected::new(stream), outcome))
         }
-        Err((error, stream)) => Err(Failure { outcome: outcome(&error), rest: Some(stream) }),
+        Err((error, stream)) => Err(Failure { outcome: outcome(&error), rest: Some(stream.into_stream()) }),
     }
 }
 
 fn outcome(error: &io::Error) -> TlsOutcome {
     match error.get_ref().and_then(|error| error.downcast_ref::<Error>()) {
+        None if error.get_ref().is_some_and(|error| error.is::<Endless>()) => TlsOutcome::Malformed,
         None => TlsOutcome::Lost,
         Some(Error::InvalidCertificate(_)) => TlsOutcome::CertificateRefused,
         Some(Error::AlertReceived(_)) => TlsOutcome::RefusedByPeer,

@@ -10,13 +10,16 @@
 //! | `clients` | whether a client's certificate counts, and with which alert it is refused |
 //! | `acceptor` | the settings of a handshake |
 //! | `handshake` | one handshake, and what else may come to a port with TLS |
+//! | `protected` | the connection after that, and how much it keeps of what is not whole |
 
 mod acceptor;
 mod certificate;
 mod clients;
 mod handshake;
+mod protected;
 
 pub use acceptor::{Tls, TlsError};
 pub use certificate::{ServerCertificate, ServerCertificateError};
 pub use clients::{CertificateFault, ClientCertificates};
-pub(super) use handshake::{Failure, Protected, shake_hands};
+pub(super) use handshake::{Failure, shake_hands};
+pub(super) use protected::Protected;
