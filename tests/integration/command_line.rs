@@ -73,7 +73,9 @@ fn version_and_help_read_well() {
     let version = ask(&["version"]);
     assert!(text(&version.stdout).contains(env!("CARGO_PKG_VERSION")));
     let help = text(&ask(&["run", "--help"]).stdout);
-    for flag in ["--listen", "--tls-secret", "--plaintext", "--admin-listen", "--namespace", "--replica-name", "--log-format"] {
+    for flag in
+        ["--listen", "--tls-secret", "--plaintext", "--admin-listen", "--namespace", "--replica-name", "--log-format"]
+    {
         assert!(help.contains(flag), "{flag} is explained");
     }
     assert!(help.contains("OPAMP_OPERATOR_LISTEN"), "each flag names its environment variable");
