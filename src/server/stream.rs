@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
-/// What is read at first: most requests and most ClientHellos fit.
+/// What is read at first: most requests fit, and most first messages of TLS.
 const FIRST_BYTES: usize = 2 << 10;
 
 /// A TCP connection, or something on top of one.

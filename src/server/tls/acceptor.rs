@@ -50,7 +50,7 @@ impl Tls {
     ) -> Result<Self, TlsError> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let ticketer = aws_lc_rs::Ticketer::new()?;
-        let authorities = clients.as_ref().map_or_else(|| Arc::default(), |clients| clients.authorities());
+        let authorities = clients.as_ref().map_or_else(Arc::default, |clients| clients.authorities());
         let config = config(&certificate, clients.as_ref(), &authorities, &provider, &ticketer)?;
         let current = ArcSwap::from_pointee(Settings { authorities, config });
         Ok(Self(Arc::new(Acceptor { certificate, clients, provider, ticketer, current })))

@@ -15,7 +15,7 @@ use super::{
     protected::{Endless, Metered, Protected},
 };
 
-/// The first byte of a TLS record with a ClientHello (RFC 8446 §5.1).
+/// The first byte of a TLS record with a `ClientHello` (RFC 8446 §5.1).
 const HANDSHAKE_RECORD: u8 = 22;
 
 /// Bytes that wait, encrypted, to be taken by the peer: one record. The peer of a connection that has more is slower than
@@ -66,13 +66,18 @@ pub async fn shake_hands<S: Stream>(
 
 fn outcome(error: &io::Error) -> TlsOutcome {
     match error.get_ref().and_then(|error| error.downcast_ref::<Error>()) {
-        None if error.get_ref().is_some_and(|error| error.is::<Endless>()) => TlsOutcome::Malformed,
+        None if is_endless(error) => TlsOutcome::Malformed,
         None => TlsOutcome::Lost,
         Some(Error::InvalidCertificate(_)) => TlsOutcome::CertificateRefused,
         Some(Error::AlertReceived(_)) => TlsOutcome::RefusedByPeer,
         Some(Error::PeerIncompatible(_)) => TlsOutcome::Incompatible,
         Some(_) => TlsOutcome::Malformed,
     }
+}
+
+/// Whether the peer sent much, and nothing came of it.
+fn is_endless(error: &io::Error) -> bool {
+    error.get_ref().and_then(|error| error.downcast_ref::<Endless>()).is_some()
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use super::super::stream::{Rewound, Stream};
 
 /// Bytes that a peer may send without anything coming of them: TLS keeps what is no whole record or no whole handshake
 /// message yet, up to 64 KiB, and 15,000 peers that begin and do not end are not to fill the memory. The largest record has
-/// 18,437 bytes (RFC 5246 §6.2.3), and a ClientHello, or a client's certificate with its chain, a few thousand.
+/// 18,437 bytes (RFC 5246 §6.2.3), and a `ClientHello`, or a client's certificate with its chain, a few thousand.
 const ALLOWANCE: usize = 20 << 10;
 
 /// A connection whose handshake is done. Boxed: its state has two kilobytes, and a future keeps a place for each move of it.
@@ -150,7 +150,7 @@ mod tests {
     #[tokio::test]
     async fn what_leads_to_nothing_is_read_up_to_the_allowance() {
         let (mut ours, theirs) = tokio::io::duplex(64 << 10);
-        ours.write_all(&[7; 60 << 10]).await.unwrap();
+        ours.write_all(&vec![7; 60 << 10]).await.unwrap();
         let mut metered = Metered::new(theirs);
         let mut read = vec![0; ALLOWANCE];
         metered.read_exact(&mut read).await.unwrap();
