@@ -19,6 +19,7 @@ use super::{agent_fleet::not_observed, condition};
     status = "AgentStatus",
     category = "opamp",
     selectable = ".status.fleet",
+    selectable = ".spec.access",
     doc = "One telemetry agent.\n\nThe operator creates it when the agent first reports, in the namespace of\nthe fleet that takes it, and deletes it when the agent has been gone for as\nlong as the fleet's `spec.retention` says. Its name is the agent's\ninstance_uid. It says what the agent reported of itself, what it was offered\nand what became of it.",
     validation = Rule::new("self.metadata.name.matches('^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$')")
         .message("metadata.name: the name of an Agent must be its instance_uid, a UUID in lower case; the operator creates Agents when they first report"),
@@ -71,11 +72,36 @@ use super::{agent_fleet::not_observed, condition};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct AgentSpec {
-    /// Asks that a configuration which this agent reported as failed be offered to
-    /// it once more. Without it the same content is not offered to the agent again
-    /// until it changes.
+    /// Whether the agent may take part. Only holders of the verb `approve` on
+    /// `agents.opamp.dev` may set, change or remove it.
+    ///
+    /// Possible values:
+    /// - `Approved`: it may, where its fleet asks for approval.
+    /// - `Denied`: it may not. Its connection is refused, its credential stays.
+    /// - `Revoked`: it may not, and its certificates count no more.
+    ///
+    /// `Denied` and `Revoked` of an Agent in the operator's own namespace count for
+    /// this agent in every namespace. Default: the fleet's
+    /// `spec.enrollment.approval` decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Access")]
+    pub access: Option<Access>,
+    /// Asks that what this agent reported as failed, its configuration or its
+    /// connection settings, be offered to it once more. Without it the same
+    /// content is not offered to the agent again until it changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reoffer: Option<Reoffer>,
+}
+
+/// Whether an agent may take part.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, JsonSchema, PartialEq, Serialize)]
+pub enum Access {
+    /// It may.
+    Approved,
+    /// It may not.
+    Denied,
+    /// It may not, nor do its certificates count any more.
+    Revoked,
 }
 
 /// A wish to be offered a failed configuration again.
@@ -128,6 +154,12 @@ pub struct AgentStatus {
     /// `spec.effectiveConfig` of its fleet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective_config: Option<EffectiveConfigStatus>,
+    /// Which connection settings the agent was offered, and what became of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connection_settings: Option<ConnectionSettingsStatus>,
+    /// The certificate that was issued to the agent, while it counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<CertificateStatus>,
     /// What the agent says that it could run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available_components: Option<AvailableComponentsStatus>,
@@ -140,7 +172,8 @@ pub struct AgentStatus {
     /// The last wish of `spec.reoffer` that was granted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reoffer: Option<Reoffer>,
-    /// `Ready`, `Matched`, `Connected`, `Healthy` and `ConfigApplied`.
+    /// `Ready`, `Matched`, `Accepted`, `Connected`, `Healthy`, `ConfigApplied` and
+    /// `CertificateIssued`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,
@@ -313,6 +346,56 @@ pub struct FailedConfigStatus {
     pub error: String,
     /// When the agent said so.
     pub at: Time,
+}
+
+/// Which connection settings an agent was offered, and what became of them. Their values are not shown.
+#[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConnectionSettingsStatus {
+    /// The hash of the settings that the agent was offered last. It differs from
+    /// agent to agent where each has a certificate of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub offered: Option<String>,
+    /// The hash of the settings that the agent last spoke of, in hex digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub last_reported: Option<String>,
+    /// What became of those: `Unset`, `Applied`, `Applying` or `Failed`; a number
+    /// without a name is shown as `Unknown7`. Absent while the agent says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub status: Option<String>,
+    /// Why the agent could not use them, in its own words.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 4096))]
+    pub error: String,
+    /// The settings that failed at this agent, and that it is not offered again by
+    /// themselves; see `spec.reoffer`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<FailedConfigStatus>,
+    /// Why the settings are not offered to the agent; absent while they are.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 4096))]
+    pub withheld: String,
+}
+
+/// A certificate that was issued to an agent.
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CertificateStatus {
+    /// Its serial number, in hex digits.
+    #[schemars(length(max = 64))]
+    pub serial: String,
+    /// When it ends.
+    pub not_after: Time,
+    /// The Secret that holds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_ref: Option<SecretName>,
+    /// Since when the agent connects with it. From then on, and until it ends,
+    /// nothing else speaks for this agent. Absent before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_use_since: Option<Time>,
 }
 
 /// What an agent says that it runs.

@@ -7,7 +7,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{condition, selector::AttributeSelector};
+use super::{condition, duration, enrollment::Enrollment, selector::AttributeSelector};
 
 /// What a fleet is to be.
 #[derive(Clone, CustomResource, Debug, Deserialize, KubeSchema, PartialEq, Serialize)]
@@ -84,12 +84,19 @@ pub struct AgentFleetSpec {
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub remote_configs: Vec<RemoteConfigEntry>,
+    /// The ConnectionSettings of this namespace that members get: where they
+    /// connect, and with what. A name that does not exist is `Reconciling,
+    /// ConnectionSettingsNotFound`. Without it members keep the connection that
+    /// they have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connection_settings: Option<ConnectionSettingsReference>,
     /// How many former revisions are kept, each as a Secret owned by the fleet,
     /// besides those that members are given now. From 0 to 100. Default: `10`.
     #[serde(default = "default_revision_history_limit")]
     #[schemars(range(min = 0, max = 100))]
     pub revision_history_limit: i32,
-    /// Who may join, and how. Without it nobody may.
+    /// Who may join, and with what. An agent without any credential may only where
+    /// the fleet says so.
     #[serde(default)]
     pub enrollment: Enrollment,
     /// What is kept of the configuration that members report as running.
@@ -133,31 +140,15 @@ pub struct RemoteConfigEntry {
     pub selector: Option<AttributeSelector>,
 }
 
-/// Who may join a fleet.
-#[derive(Clone, Debug, Default, Deserialize, Eq, KubeSchema, PartialEq, Serialize)]
+/// The ConnectionSettings of a fleet.
+#[derive(Clone, Debug, Deserialize, Eq, KubeSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Enrollment {
-    /// The ways in. An agent that none of them admits does not join, whatever it
-    /// reports of itself. At most 8.
-    ///
-    /// Possible values:
-    /// - `Anonymous`: without any credential, for whoever reaches the operator.
-    ///   It works only in namespaces in which the operator permits it
-    ///   (`--anonymous-namespaces`); elsewhere the fleet is `Stalled,
-    ///   AnonymousNotAllowed`.
-    ///
-    /// Default: none, so nobody may join.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 8))]
-    #[x_kube(merge_strategy = ListMerge::Set)]
-    pub methods: Vec<EnrollmentMethod>,
-}
-
-/// A way into a fleet.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-pub enum EnrollmentMethod {
-    /// Without any credential.
-    Anonymous,
+pub struct ConnectionSettingsReference {
+    /// The name of ConnectionSettings in this namespace, of 1 to 253 characters.
+    #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')")
+        .message("name: must be an object's name of lower case letters, digits, '-' and '.'"))]
+    pub name: String,
 }
 
 /// What is kept of effective configurations.
@@ -202,15 +193,7 @@ impl Retention {
     /// nothing is deleted on a misunderstanding.
     #[must_use]
     pub fn period(&self) -> Option<Duration> {
-        let mut rest = self.disconnected_for.as_str();
-        let mut total = Duration::ZERO;
-        for (unit, seconds) in [('h', 3600), ('m', 60), ('s', 1)] {
-            if let Some((amount, behind)) = rest.split_once(unit) {
-                total += Duration::from_secs(amount.parse::<u32>().ok()?.into()) * seconds;
-                rest = behind;
-            }
-        }
-        (rest.is_empty() && !total.is_zero()).then_some(total)
+        duration::parse(&self.disconnected_for)
     }
 }
 
@@ -288,6 +271,10 @@ pub struct AgentCounts {
     /// Members that do not accept remote configuration.
     #[schemars(range(min = 0))]
     pub unsupported: i64,
+    /// Members that a person has not approved yet; see `spec.enrollment.approval`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub pending_approval: Option<i64>,
 }
 
 /// How far the move to the update revision is.
@@ -361,22 +348,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_retention_is_read_as_hours_minutes_and_seconds() {
-        for (text, seconds) in [
-            ("24h", Some(86_400)),
-            ("1h30m", Some(5_400)),
-            ("1h1m1s", Some(3_661)),
-            ("90s", Some(90)),
-            ("999999h999999m999999s", Some(999_999 * 3_661)),
-            ("Never", None),
-            ("", None),
-            ("0s", None),
-            ("24", None),
-            ("1d", None),
-            ("30m1h", None),
-            ("-1h", None),
-            ("99999999999h", None),
-        ] {
+    fn objects_outlive_their_connection_for_a_time_or_for_ever() {
+        for (text, seconds) in [("1h30m", Some(5_400)), ("Never", None), ("nonsense", None)] {
             let retention = Retention { disconnected_for: text.into() };
             assert_eq!(retention.period(), seconds.map(Duration::from_secs), "{text}");
         }

@@ -44,12 +44,16 @@ pub enum ConditionType {
     Stalled,
     /// A fleet takes the agent.
     Matched,
+    /// The agent may take part.
+    Accepted,
     /// The agent has a live session, or polls in time.
     Connected,
     /// The agent reports to be well.
     Healthy,
     /// The agent runs what its fleet gives it.
     ConfigApplied,
+    /// The agent has the certificate that its connection settings ask for; only where they ask for one.
+    CertificateIssued,
 }
 
 impl ConditionType {
@@ -61,9 +65,11 @@ impl ConditionType {
             Self::Reconciling => "Reconciling",
             Self::Stalled => "Stalled",
             Self::Matched => "Matched",
+            Self::Accepted => "Accepted",
             Self::Connected => "Connected",
             Self::Healthy => "Healthy",
             Self::ConfigApplied => "ConfigApplied",
+            Self::CertificateIssued => "CertificateIssued",
         }
     }
 }

@@ -13,12 +13,14 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use kube::CustomResourceExt;
 use serde_json::{Number, Value};
 
-use super::{agent::Agent, agent_fleet::AgentFleet, remote_config::RemoteConfig};
+use super::{
+    agent::Agent, agent_fleet::AgentFleet, connection_settings::ConnectionSettings, remote_config::RemoteConfig,
+};
 
 /// The definitions of all kinds, those that people write first.
 #[must_use]
 pub fn all() -> Vec<CustomResourceDefinition> {
-    [AgentFleet::crd(), RemoteConfig::crd(), Agent::crd()].map(finished).into()
+    [AgentFleet::crd(), RemoteConfig::crd(), ConnectionSettings::crd(), Agent::crd()].map(finished).into()
 }
 
 /// All definitions as one YAML stream, for `kubectl apply -f -`.

@@ -6,7 +6,10 @@
 pub mod agent;
 pub mod agent_fleet;
 pub mod condition;
+pub mod connection_settings;
 pub mod crds;
+pub mod duration;
+pub mod enrollment;
 pub mod reasons;
 pub mod remote_config;
 pub mod selector;

@@ -83,6 +83,10 @@ standing_reasons! {
         RemoteConfigNotFound is Reconciling => "Create the RemoteConfig, or remove its name from `spec.remoteConfigs`.",
         /// A RemoteConfig that the fleet names is not Ready.
         RemoteConfigNotReady is Reconciling => "See the conditions of that RemoteConfig.",
+        /// The ConnectionSettings that the fleet names do not exist in its namespace.
+        ConnectionSettingsNotFound is Reconciling => "Create the ConnectionSettings, or remove `spec.connectionSettings`.",
+        /// The ConnectionSettings that the fleet names are not Ready.
+        ConnectionSettingsNotReady is Reconciling => "See the conditions of those ConnectionSettings.",
         /// Some member could get two files of one name: two entries of
         /// `spec.remoteConfigs` have such a file, and their selectors do not
         /// exclude each other on a key.
@@ -95,7 +99,15 @@ standing_reasons! {
         /// The fleet lists the method Anonymous, and its namespace is none of those
         /// in which the operator permits it. Its other methods go on.
         AnonymousNotAllowed is Stalled => "Remove Anonymous from `spec.enrollment.methods`, or have the namespace added to the operator's `--anonymous-namespaces`.",
-        /// A file comes from a Secret, and the operator serves agents without TLS.
+        /// A Secret of `spec.enrollment.clientCAs` does not exist, or holds no CA
+        /// certificate under `ca.crt`. Other ways into the fleet go on.
+        ClientCaNotUsable is Reconciling => "Create the Secret with the CA certificate in PEM under `ca.crt`, or correct the reference.",
+        /// The issuer of `spec.enrollment.certificates` cannot issue: its kind is
+        /// not served by the cluster, or it refuses. Members keep the certificates
+        /// that they have.
+        IssuerNotUsable is Reconciling => "See the message; install cert-manager or correct `issuerRef`, or use the issuer Internal.",
+        /// A file or a header comes from a Secret, and the operator serves agents
+        /// without TLS.
         SecretsNeedTls is Stalled => "Serve with TLS, or start the operator with `--plaintext-secrets` where the network is trusted.",
         /// The operator keeps as many Agent objects as `--max-agents` permits.
         /// Members without an object are served, but not shown.
@@ -121,6 +133,23 @@ standing_reasons! {
         NotText is Stalled => "Put text into the referenced key, or set `format: Opaque` and `template: Disabled`.",
         /// The files together have more than 900,000 bytes.
         TooLarge is Stalled => "Offer less, or split the files over RemoteConfigs of several fleets.",
+    }
+}
+
+standing_reasons! {
+    /// Why `ConnectionSettings` are ready, or are not.
+    ///
+    /// Whatever is wrong, agents keep the connection that they have.
+    ConnectionSettingsReason {
+        /// Everything that the settings refer to is there.
+        Valid is Ready => "",
+        /// A Secret, a ConfigMap or a key that the settings refer to does not
+        /// exist. While a value is missing, none of these settings is offered.
+        ReferenceNotFound is Reconciling => "Create it, or correct the reference; it is looked at again as soon as it appears.",
+        /// A value that the settings refer to is not what it must be: a header
+        /// with control characters, a certificate that is no PEM, a key that does
+        /// not belong to its certificate. The message tells which.
+        InvalidReference is Reconciling => "Correct the value; it is looked at again as soon as it changes.",
     }
 }
 
@@ -199,6 +228,15 @@ agent_reasons! {
         /// The agent has not described itself within 10 seconds, and an earlier
         /// description is not known.
         DescriptionMissing is Matched False => "See that the agent sends its description (`agent_description`).",
+        /// The agent may take part: by its credential alone, or by a person's approval.
+        Admitted is Accepted True => "",
+        /// Its fleet asks for a person's approval, and nobody has given it. It is
+        /// offered nothing.
+        PendingApproval is Accepted False => "Approve or deny it as the message says.",
+        /// A person has denied it: `spec.access`.
+        Denied is Accepted False => "Set `spec.access` to Approved if it may return.",
+        /// A person has revoked it: `spec.access`. Its certificates count no more.
+        Revoked is Accepted False => "Set `spec.access` to Approved if it may return; it must then enrol anew.",
         /// The agent has a live session.
         SessionOpen is Connected True => "",
         /// The agent said goodbye.
@@ -232,6 +270,8 @@ agent_reasons! {
         /// A template failed for this agent's attributes. It keeps what it runs;
         /// other members go on.
         TemplateFailed is ConfigApplied False => "Correct the template, or have the agent report the attribute that the message names.",
+        /// The agent waits for a person's approval, so nothing is offered to it.
+        NotAccepted is ConfigApplied Unknown => "",
         /// The fleet has no revision yet.
         NoRevision is ConfigApplied Unknown => "See the conditions of the fleet.",
         /// No fleet takes the agent, so there is nothing that it ought to run.
@@ -241,6 +281,16 @@ agent_reasons! {
         /// The agent accepts remote configuration, but does not tell what became of
         /// it.
         ReportUnsupported is ConfigApplied Unknown => "If it can, enable the capability ReportsRemoteConfig in the agent.",
+        /// The agent has a certificate that counts: `status.certificate`.
+        CertificateValid is CertificateIssued True => "",
+        /// The certificate is being made, or waits for the issuer.
+        CertificatePending is CertificateIssued False => "Wait; see the fleet's conditions if it takes longer than a minute.",
+        /// The request of the agent for a certificate was refused: the message
+        /// tells why.
+        CertificateRefused is CertificateIssued False => "Correct the agent; it may ask again with another key.",
+        /// The certificate has ended before it was renewed. The agent must enrol
+        /// anew, with a credential that its fleet admits.
+        CertificateExpired is CertificateIssued False => "See that the agent runs and renews; give it an enrollment token if it has none.",
     }
 }
 
@@ -269,8 +319,10 @@ pub fn agent_ready(findings: &[(AgentReason, String)]) -> Finding {
             ConditionType::Ready
             | ConditionType::Reconciling
             | ConditionType::Stalled
+            | ConditionType::Accepted
             | ConditionType::Healthy
-            | ConditionType::ConfigApplied,
+            | ConditionType::ConfigApplied
+            | ConditionType::CertificateIssued,
             Verdict::Unknown,
         ) => *reason == AgentReason::NoRevision,
     });
@@ -293,7 +345,8 @@ mod tests {
         let fleet = FleetReason::ALL.iter().map(|reason| reason.declaration());
         let remote_config = RemoteConfigReason::ALL.iter().map(|reason| reason.declaration());
         let agent = AgentReason::ALL.iter().map(|reason| reason.declaration());
-        fleet.chain(remote_config).chain(agent).collect()
+        let settings = ConnectionSettingsReason::ALL.iter().map(|reason| reason.declaration());
+        fleet.chain(remote_config).chain(settings).chain(agent).collect()
     }
 
     #[test]

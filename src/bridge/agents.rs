@@ -8,7 +8,7 @@ use http::request::Parts;
 
 use super::{Bridge, channel_of, connections::Carried, scrub::scrub};
 use crate::{
-    catalog::Catalog,
+    catalog::{Catalog, Claimant},
     opamp::{
         InstanceUid,
         identity::Principal,
@@ -36,7 +36,7 @@ impl Agents for Bridge {
         _peer: &'a Peer,
     ) -> BoxFuture<'a, Result<Arc<Principal>, Refusal>> {
         let principal = Principal::anonymous();
-        let outcome = if self.catalog.load().admits(&principal.identity) {
+        let outcome = if self.catalog.load().admits(Claimant::recorded(&principal.identity)) {
             Ok(Arc::new(principal))
         } else {
             let challenge = "Bearer realm=\"opamp\"";

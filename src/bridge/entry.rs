@@ -19,7 +19,7 @@ use super::{
 use crate::{
     agents::summary::{AgentSummary, RevisionSummary},
     api::agent::{AgentStatus, Transport as ShownTransport},
-    catalog::{Catalog, ConfigHash, FleetEntry, Subject},
+    catalog::{Catalog, Claimant, ConfigHash, FleetEntry, Subject},
     opamp::{
         InstanceUid,
         identity::Identity,
@@ -214,7 +214,7 @@ impl Entry {
     pub(super) fn look(&mut self, catalog: &Catalog, now: Now) -> News {
         let subject = Subject {
             uid: self.session.uid(),
-            identity: self.peer.as_ref().map_or(&Identity::Anonymous, |peer| &peer.identity),
+            who: Claimant::recorded(self.peer.as_ref().map_or(&Identity::Anonymous, |peer| &peer.identity)),
             attributes: self.session.record().description.as_ref(),
             home: self.object.as_deref().map(|object| &*object.namespace),
         };

@@ -3,11 +3,11 @@
 use std::{cmp::Reverse, sync::Arc};
 
 use super::{
-    fleet::{FleetEntry, Offering, Policy},
+    fleet::{Claimant, FleetEntry, Offering, Policy},
     offers::NoOffer,
     revision::RevisionHash,
 };
-use crate::opamp::{InstanceUid, identity::Identity, offer::Offer, record::Attributes};
+use crate::opamp::{InstanceUid, offer::Offer, record::Attributes};
 
 /// All fleets at one moment. Never changed: a newer one takes its place.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ pub struct Subject<'a> {
     /// Its uid.
     pub uid: InstanceUid,
     /// Who speaks for it.
-    pub identity: &'a Identity,
+    pub who: Claimant<'a>,
     /// What it says of itself, or said before; `None` if nothing is known.
     pub attributes: Option<&'a Attributes>,
     /// The namespace in which its object lives, if it has one.
@@ -114,8 +114,8 @@ impl Catalog {
 
     /// Whether any fleet takes this identity; if none does it is refused before the upgrade.
     #[must_use]
-    pub fn admits(&self, identity: &Identity) -> bool {
-        self.fleets.iter().any(|fleet| fleet.admits(identity, &self.policy))
+    pub fn admits(&self, who: Claimant<'_>) -> bool {
+        self.fleets.iter().any(|fleet| fleet.admits(who, &self.policy))
     }
 
     /// Which fleet takes an agent, and what it is to have. Attributes choose only among the fleets that the identity
@@ -123,7 +123,7 @@ impl Catalog {
     /// the highest priority, the oldest, the first by namespace and name.
     #[must_use]
     pub fn assign(&self, subject: &Subject<'_>) -> Assignment {
-        let mut admitting = self.fleets.iter().filter(|fleet| fleet.admits(subject.identity, &self.policy)).peekable();
+        let mut admitting = self.fleets.iter().filter(|fleet| fleet.admits(subject.who, &self.policy)).peekable();
         if admitting.peek().is_none() {
             return Assignment::Unmatched(UnmatchedReason::NotAdmitted);
         }
@@ -179,9 +179,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::opamp::identity::Identity;
     use crate::{
         api::{
-            agent_fleet::{EffectiveConfigDetail, EnrollmentMethod},
+            agent_fleet::EffectiveConfigDetail,
+            enrollment::{Enrollment, EnrollmentMethod},
             remote_config::{ConfigFormat, TemplateMode},
             selector::AttributeSelector,
         },
@@ -201,7 +203,7 @@ mod tests {
             priority: 0,
             created: Timestamp::UNIX_EPOCH,
             selector: AttributeSelector::default(),
-            methods: vec![EnrollmentMethod::Anonymous],
+            enrollment: Enrollment { methods: Some(vec![EnrollmentMethod::Anonymous]), ..Enrollment::default() },
             effective_config: EffectiveConfigDetail::Hash,
             offering: Offering::NoRevision,
         }
@@ -225,7 +227,12 @@ mod tests {
     }
 
     fn subject<'a>(attributes: Option<&'a Attributes>, home: Option<&'a str>) -> Subject<'a> {
-        Subject { uid: InstanceUid::from_wire(&[9; 16]).unwrap(), identity: &Identity::Anonymous, attributes, home }
+        Subject {
+            uid: InstanceUid::from_wire(&[9; 16]).unwrap(),
+            who: Claimant::recorded(&Identity::Anonymous),
+            attributes,
+            home,
+        }
     }
 
     fn taker(
@@ -266,7 +273,10 @@ mod tests {
 
     #[test]
     fn who_is_not_taken_is_told_why() {
-        let closed = FleetEntry { methods: vec![], ..fleet("one", "closed") };
+        let closed = FleetEntry {
+            enrollment: Enrollment { methods: Some(Vec::new()), ..Enrollment::default() },
+            ..fleet("one", "closed")
+        };
         let everybody = || fleet("one", "everybody");
         let windows = || selecting(fleet("one", "windows"), "windows");
         for (case, fleets, attributes, expected) in [
@@ -278,7 +288,11 @@ mod tests {
         ] {
             let catalog = catalog(fleets);
             assert_eq!(taker(&catalog, attributes.as_ref(), None), expected, "{case}");
-            assert_eq!(catalog.admits(&Identity::Anonymous), expected != Err(UnmatchedReason::NotAdmitted), "{case}");
+            assert_eq!(
+                catalog.admits(Claimant::recorded(&Identity::Anonymous)),
+                expected != Err(UnmatchedReason::NotAdmitted),
+                "{case}"
+            );
         }
     }
 

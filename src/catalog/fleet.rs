@@ -11,10 +11,15 @@ use super::{
 };
 use crate::{
     api::{
-        agent_fleet::{AgentFleet, EffectiveConfigDetail, EnrollmentMethod},
+        agent_fleet::{AgentFleet, EffectiveConfigDetail},
+        enrollment::{Enrollment, EnrollmentMethod},
         selector::AttributeSelector,
     },
-    opamp::{InstanceUid, identity::Identity, record::Attributes},
+    opamp::{
+        InstanceUid,
+        identity::{Audience, Identity, Principal},
+        record::Attributes,
+    },
 };
 
 /// What the operator as a whole permits, whatever fleets ask for.
@@ -70,6 +75,44 @@ pub enum SecretContent {
     Withheld,
 }
 
+/// Somebody who wants to join.
+#[derive(Clone, Copy, Debug)]
+pub struct Claimant<'a> {
+    /// Who it is.
+    pub identity: &'a Identity,
+    /// Of a ServiceAccount: whom its token is meant for. `None`: that is not known, for all that is left of the agent is
+    /// its object; it counts as meant for whatever was open to it.
+    pub audiences: Option<&'a BTreeSet<Audience>>,
+}
+
+impl<'a> Claimant<'a> {
+    /// Whoever is connected.
+    #[must_use]
+    pub fn present(principal: &'a Principal) -> Self {
+        Self { identity: &principal.identity, audiences: Some(&principal.audiences) }
+    }
+
+    /// Whoever was connected, as its object says.
+    #[must_use]
+    pub fn recorded(identity: &'a Identity) -> Self {
+        Self { identity, audiences: None }
+    }
+
+    fn is_for(&self, audience: impl Fn(&Audience) -> bool) -> bool {
+        self.audiences.is_none_or(|audiences| audiences.iter().any(audience))
+    }
+}
+
+fn method(identity: &Identity) -> EnrollmentMethod {
+    match identity {
+        Identity::Anonymous => EnrollmentMethod::Anonymous,
+        Identity::EnrollmentToken { .. } => EnrollmentMethod::EnrollmentToken,
+        Identity::Basic { .. } => EnrollmentMethod::Basic,
+        Identity::ServiceAccount { .. } => EnrollmentMethod::ServiceAccount,
+        Identity::Certificate { .. } | Identity::ClientCa { .. } => EnrollmentMethod::ClientCertificate,
+    }
+}
+
 /// A fleet in the catalog.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetEntry {
@@ -85,8 +128,8 @@ pub struct FleetEntry {
     pub created: Timestamp,
     /// Which agents belong to it.
     pub selector: AttributeSelector,
-    /// The ways into it.
-    pub methods: Vec<EnrollmentMethod>,
+    /// Who may join it, and with what.
+    pub enrollment: Enrollment,
     /// What is kept of its members' effective configurations.
     pub effective_config: EffectiveConfigDetail,
     /// What its members are given.
@@ -178,24 +221,46 @@ impl FleetEntry {
             priority: fleet.spec.priority,
             created: fleet.creation_timestamp().map_or(Timestamp::MAX, |time| time.0),
             selector: fleet.spec.selector.clone(),
-            methods: fleet.spec.enrollment.methods.clone(),
+            enrollment: fleet.spec.enrollment.clone(),
             effective_config: fleet.spec.effective_config,
             offering,
         })
     }
 
-    /// Whether this identity may join, whatever its attributes.
+    /// Whether somebody may join, whatever its attributes.
     #[must_use]
-    pub fn admits(&self, identity: &Identity, policy: &Policy) -> bool {
-        match identity {
-            Identity::Anonymous => {
-                self.methods.contains(&EnrollmentMethod::Anonymous) && policy.anonymous.permit(&self.namespace)
+    pub fn admits(&self, who: Claimant<'_>, policy: &Policy) -> bool {
+        self.enrollment.methods().contains(&method(who.identity)) && self.is_open_to(who, policy)
+    }
+
+    fn is_open_to(&self, who: Claimant<'_>, policy: &Policy) -> bool {
+        let is_here = |namespace: &str, name: &str| namespace == self.namespace && name == self.name;
+        match who.identity {
+            Identity::Anonymous => policy.anonymous.permit(&self.namespace),
+            Identity::EnrollmentToken { namespace, fleet } => {
+                *namespace == self.namespace && fleet.as_ref().is_none_or(|fleet| *fleet == self.name)
             }
-            Identity::EnrollmentToken { .. }
-            | Identity::Basic { .. }
-            | Identity::ServiceAccount { .. }
-            | Identity::Certificate { .. }
-            | Identity::ClientCa { .. } => false,
+            Identity::Basic { namespace, fleet, .. }
+            | Identity::Certificate { namespace, fleet, .. }
+            | Identity::ClientCa { namespace, fleet, .. } => is_here(namespace, fleet),
+            Identity::ServiceAccount { namespace, name } => {
+                let from_here =
+                    *namespace == self.namespace && who.is_for(|audience| *audience == Audience::OwnNamespace);
+                let named =
+                    self.enrollment.service_accounts.iter().any(|it| it.namespace == *namespace && it.name == *name);
+                let for_here =
+                    |audience: &Audience| matches!(audience, Audience::Namespace(here) if *here == self.namespace);
+                from_here || named && who.is_for(for_here)
+            }
+        }
+    }
+
+    /// Whether this identity may speak for agents that it was not issued to.
+    #[must_use]
+    pub fn is_gateway(&self, identity: &Identity) -> bool {
+        !self.enrollment.gateways.is_empty() && {
+            let text = identity.to_string();
+            self.enrollment.gateways.iter().any(|gateway| gateway.identity == text)
         }
     }
 
@@ -270,6 +335,51 @@ mod tests {
         ] {
             let namespaces: AnonymousNamespaces = flag.iter().map(|word| (*word).to_owned()).collect();
             assert_eq!(namespaces.permit(namespace), expected, "{flag:?}, {namespace}");
+        }
+    }
+
+    #[test]
+    fn a_credential_opens_its_own_fleets_and_no_other() {
+        let uid = "0190a5c4-7e2f-7cc0-8000-000000000001";
+        let all = ["ClientCertificate", "EnrollmentToken", "ServiceAccount", "Basic"];
+        let key = "5e".repeat(32);
+        for (identity, audiences, expected) in [
+            ("token:telemetry/edge", None, true),
+            ("token:telemetry/*", None, true),
+            ("token:telemetry/core", None, false),
+            ("token:other/edge", None, false),
+            ("token:other/*", None, false),
+            ("basic:telemetry/edge/user", None, true),
+            ("basic:telemetry/core/user", None, false),
+            (&format!("certificate:telemetry/edge/{uid}"), None, true),
+            (&format!("certificate:telemetry/core/{uid}"), None, false),
+            (&format!("certificate:other/edge/{uid}"), None, false),
+            (&format!("ca:telemetry/edge/{key}"), None, true),
+            (&format!("ca:other/edge/{key}"), None, false),
+            ("serviceaccount:telemetry/any", Some(&[Audience::OwnNamespace][..]), true),
+            ("serviceaccount:telemetry/any", Some(&[Audience::Namespace("telemetry".into())]), false),
+            ("serviceaccount:shop/collector", Some(&[Audience::Namespace("telemetry".into())]), true),
+            ("serviceaccount:shop/collector", Some(&[Audience::OwnNamespace]), false),
+            ("serviceaccount:shop/collector", Some(&[Audience::Namespace("shop".into())]), false),
+            ("serviceaccount:shop/other", Some(&[Audience::Namespace("telemetry".into())]), false),
+            ("serviceaccount:shop/other", None, false),
+            ("serviceaccount:shop/collector", None, true),
+            ("anonymous", None, false),
+        ] {
+            let spec = json!({"selector": {}, "enrollment": {
+                "methods": all, "serviceAccounts": [{"namespace": "shop", "name": "collector"}],
+            }});
+            let mut fleet = AgentFleet::new("edge", serde_json::from_value(spec).unwrap());
+            (fleet.metadata.namespace, fleet.metadata.uid) = (Some("telemetry".into()), Some("uid".into()));
+            let fleet = FleetEntry::new(&fleet, Offering::NoRevision).unwrap();
+            let who = Identity::parse(identity).unwrap();
+            let audiences = audiences.map(|audiences| audiences.iter().cloned().collect());
+            let claimant = Claimant { identity: &who, audiences: audiences.as_ref() };
+            let policy = Policy { anonymous: AnonymousNamespaces::All, ..Policy::default() };
+            assert_eq!(fleet.admits(claimant, &policy), expected, "{identity} {audiences:?}");
+            let closed =
+                FleetEntry { enrollment: Enrollment { methods: Some(Vec::new()), ..Enrollment::default() }, ..fleet };
+            assert!(!closed.admits(claimant, &policy), "{identity}");
         }
     }
 

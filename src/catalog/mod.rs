@@ -22,7 +22,7 @@ pub mod threshold;
 pub mod yaml;
 
 pub use assignment::{Assignment, Catalog, Outcome, Subject, UnmatchedReason};
-pub use fleet::{AnonymousNamespaces, FleetEntry, Policy, SecretContent};
+pub use fleet::{AnonymousNamespaces, Claimant, FleetEntry, Policy, SecretContent};
 pub use loader::{CatalogHandle, Loader};
 pub use offers::LoadedRevision;
 pub use revision::{Origin, Revision, RevisionEntry, RevisionFile, RevisionHash};

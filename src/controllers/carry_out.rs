@@ -27,7 +27,7 @@ use crate::{
         agent_fleet::EffectiveConfigDetail,
         condition::{ConditionType, Verdict, find},
     },
-    catalog::{Assignment, Catalog, Subject},
+    catalog::{Assignment, Catalog, Claimant, Subject},
     effective_configs::stored::Kept,
     lease::{Holder, Incarnation, presence::Expired},
     opamp::{InstanceUid, identity::Identity},
@@ -199,7 +199,12 @@ fn restated(
     // Which fleets an identity of a later version may join is not known here: what was said of them stays.
     let Some(identity) = Identity::parse(&connection.identity) else { return Some(status) };
     let attributes = recall(&status).description;
-    let subject = Subject { uid: *uid, identity: &identity, attributes: attributes.as_ref(), home: Some(namespace) };
+    let subject = Subject {
+        uid: *uid,
+        who: Claimant::recorded(&identity),
+        attributes: attributes.as_ref(),
+        home: Some(namespace),
+    };
     let is_matched =
         find(&status.conditions, ConditionType::Matched).is_some_and(|it| it.status == Verdict::True.as_str());
     Some(match catalog.assign(&subject) {
@@ -227,7 +232,8 @@ fn restated(
 mod tests {
     use crate::{
         api::{
-            agent_fleet::{EffectiveConfigDetail, EnrollmentMethod},
+            agent_fleet::EffectiveConfigDetail,
+            enrollment::{Enrollment, EnrollmentMethod},
             selector::AttributeSelector,
         },
         catalog::{
@@ -267,7 +273,7 @@ mod tests {
                 priority: 0,
                 created: Timestamp::UNIX_EPOCH,
                 selector: AttributeSelector::default(),
-                methods: vec![EnrollmentMethod::Anonymous],
+                enrollment: Enrollment { methods: Some(vec![EnrollmentMethod::Anonymous]), ..Enrollment::default() },
                 effective_config: EffectiveConfigDetail::Hash,
                 offering: Offering::NoRevision,
             })
@@ -379,7 +385,7 @@ mod tests {
         let after = restated(&InstanceUid::generate(), "telemetry", &former, &BTreeSet::new(), &here, NOW);
         assert_eq!(after, Some(former));
         let mut later = status("False", Some("edge"));
-        later.connection.as_mut().expect("a connection").identity = "token:telemetry/edge".into();
+        later.connection.as_mut().expect("a connection").identity = "future:telemetry/edge".into();
         let after = restated(&InstanceUid::generate(), "telemetry", &later, &BTreeSet::new(), &here, NOW);
         assert_eq!(after, Some(later), "an identity of a later version");
     }

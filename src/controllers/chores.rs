@@ -14,9 +14,7 @@ use crate::{
         summary::AgentSummary,
     },
     api::{
-        agent_fleet::{EffectiveConfigDetail, EnrollmentMethod},
-        condition::Verdict,
-        selector::AttributeSelector,
+        agent_fleet::EffectiveConfigDetail, condition::Verdict, enrollment::Enrollment, selector::AttributeSelector,
     },
     catalog::Catalog,
     effective_configs::stored::Kept,
@@ -95,7 +93,7 @@ struct MatchingRule {
     priority: i32,
     created: Timestamp,
     selector: AttributeSelector,
-    methods: Vec<EnrollmentMethod>,
+    enrollment: Enrollment,
     /// It decides what the status of its members says.
     effective_config: EffectiveConfigDetail,
 }
@@ -117,7 +115,7 @@ impl Housekeeping {
                 priority: fleet.priority,
                 created: fleet.created,
                 selector: fleet.selector.clone(),
-                methods: fleet.methods.clone(),
+                enrollment: fleet.enrollment.clone(),
                 effective_config: fleet.effective_config,
             });
         }
@@ -212,6 +210,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::api::enrollment::EnrollmentMethod;
     use crate::{
         agents::index::AgentIndex,
         api::agent_fleet::AgentFleet,
@@ -252,7 +251,7 @@ mod tests {
                 priority: *priority,
                 created: Timestamp::UNIX_EPOCH,
                 selector: AttributeSelector::default(),
-                methods: vec![EnrollmentMethod::Anonymous],
+                enrollment: Enrollment { methods: Some(vec![EnrollmentMethod::Anonymous]), ..Enrollment::default() },
                 effective_config: EffectiveConfigDetail::Hash,
                 offering: Offering::NoRevision,
             })

@@ -233,7 +233,7 @@ mod tests {
 
     /// matched, connected, healthy, up to date, failed, unsupported.
     fn numbers(agents: Vec<Value>, uncounted: usize) -> [i64; 6] {
-        let AgentCounts { matched, connected, healthy, up_to_date, failed, unsupported } =
+        let AgentCounts { matched, connected, healthy, up_to_date, failed, unsupported, .. } =
             census(agents, uncounted).counts;
         [matched, connected, healthy, up_to_date, failed, unsupported]
     }

@@ -72,6 +72,8 @@ pub fn render(view: &AgentView, previous: &AgentStatus, stamp: Stamp<'_>) -> Age
         health: record.health.as_ref().map(health),
         remote_config: remote_config(view, &record, previous),
         effective_config: effective_config(view, &record, previous),
+        connection_settings: previous.connection_settings.clone(),
+        certificate: previous.certificate.clone(),
         available_components: available_components(&record),
         custom_capabilities: capped(&record.custom_capabilities),
         reoffer: (view.reoffer_granted.map(|at| Reoffer { requested_at: Time(at) }))

@@ -9,7 +9,9 @@ use super::schema::schema_of;
 use crate::api::{
     condition::ConditionType,
     crds,
-    reasons::{AgentReason, Declaration, FleetReason, RemoteConfigReason, Standing, StandingReason},
+    reasons::{
+        AgentReason, ConnectionSettingsReason, Declaration, FleetReason, RemoteConfigReason, Standing, StandingReason,
+    },
 };
 
 const INTRODUCTION: &str = "\
@@ -140,6 +142,7 @@ fn conditions(kind: &str) -> String {
     match kind {
         "AgentFleet" => standing_table(FleetReason::ALL),
         "RemoteConfig" => standing_table(RemoteConfigReason::ALL),
+        "ConnectionSettings" => standing_table(ConnectionSettingsReason::ALL),
         _ => agent_tables(),
     }
 }
@@ -164,9 +167,14 @@ fn agent_tables() -> String {
     for (condition, about) in [
         (ConditionType::Ready, "where it is not True it repeats the reason and message of what stands in the way"),
         (ConditionType::Matched, "a fleet takes the agent"),
+        (ConditionType::Accepted, "the agent may take part"),
         (ConditionType::Connected, "the agent has a live session, or polls in time"),
         (ConditionType::Healthy, "the agent reports to be well"),
         (ConditionType::ConfigApplied, "the agent runs what its fleet gives it"),
+        (
+            ConditionType::CertificateIssued,
+            "the agent has the certificate that its connection settings ask for; only where they ask for one",
+        ),
     ] {
         write!(tables, "`{}`: {about}.\n\n", condition.as_str()).unwrap();
         tables.push_str("| reason | status | meaning | what to do |\n|---|---|---|---|\n");

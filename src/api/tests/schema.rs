@@ -3,11 +3,15 @@
 use kube::CustomResourceExt;
 use serde_json::Value;
 
-use crate::api::{agent::Agent, agent_fleet::AgentFleet, crds, remote_config::RemoteConfig};
+use crate::api::{
+    agent::Agent, agent_fleet::AgentFleet, connection_settings::ConnectionSettings, crds, remote_config::RemoteConfig,
+};
 
 /// Fields that are truly two-valued, with the reason.
-const BOOLEANS: &[(&str, &str)] =
-    &[("Agent.status.health.healthy", "OpAMP's ComponentHealth.healthy; not reported means no health at all")];
+const BOOLEANS: &[(&str, &str)] = &[
+    ("Agent.status.health.healthy", "OpAMP's ComponentHealth.healthy; not reported means no health at all"),
+    ("ConnectionSettings.spec.opamp.tls.insecureSkipVerify", "OpAMP's field of this name"),
+];
 
 /// Texts wider than this are broken by `kubectl explain`.
 const WIDEST_LINE: usize = 76;
@@ -70,7 +74,7 @@ fn every_field_is_described_in_whole_sentences_that_fit_the_terminal() {
 #[test]
 fn a_default_that_code_applies_is_told_in_the_description() {
     let mut faults = Vec::new();
-    for definition in [AgentFleet::crd(), RemoteConfig::crd(), Agent::crd()] {
+    for definition in [AgentFleet::crd(), RemoteConfig::crd(), ConnectionSettings::crd(), Agent::crd()] {
         let schema = serde_json::to_value(&definition.spec.versions[0].schema).unwrap();
         let mut found = Vec::new();
         places("spec", &schema["openAPIV3Schema"]["properties"]["spec"], &mut found);

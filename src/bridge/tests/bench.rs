@@ -19,8 +19,9 @@ use crate::{
     agents::index::AgentIndex,
     api::{
         agent::AgentStatus,
-        agent_fleet::{EffectiveConfigDetail, EnrollmentMethod},
+        agent_fleet::EffectiveConfigDetail,
         condition::{ConditionType, find},
+        enrollment::{Enrollment, EnrollmentMethod},
         remote_config::{ConfigFormat, TemplateMode},
         selector::AttributeSelector,
     },
@@ -412,7 +413,7 @@ pub(super) fn fleet(namespace: &str, name: &str) -> FleetEntry {
         priority: 0,
         created: Timestamp::UNIX_EPOCH,
         selector: AttributeSelector::default(),
-        methods: vec![EnrollmentMethod::Anonymous],
+        enrollment: Enrollment { methods: Some(vec![EnrollmentMethod::Anonymous]), ..Enrollment::default() },
         effective_config: EffectiveConfigDetail::Hash,
         offering: Offering::NoRevision,
     }

@@ -9,11 +9,9 @@ use serde_json::Value;
 use super::census::{Census, Given};
 use crate::{
     api::{
-        agent_fleet::{
-            AgentFleet, AgentFleetStatus, EnrollmentMethod, RevisionOutcome, RevisionRecord, RolloutPhase,
-            RolloutStatus,
-        },
+        agent_fleet::{AgentFleet, AgentFleetStatus, RevisionOutcome, RevisionRecord, RolloutPhase, RolloutStatus},
         condition::merge,
+        enrollment::EnrollmentMethod,
         reasons::{FleetReason, StandingReason, standing_findings},
     },
     catalog::{Policy, Threshold, stored::revision_secret_name},
@@ -196,7 +194,7 @@ fn reasons(fleet: &AgentFleet, observed: &Observed<'_>, status: &AgentFleetStatu
     if let (Some((_, message)), Some(revision)) = (reasons.first_mut(), &status.current_revision) {
         *message = format!("{message}; revision {revision} stays on offer");
     }
-    let anonymous = fleet.spec.enrollment.methods.contains(&EnrollmentMethod::Anonymous);
+    let anonymous = fleet.spec.enrollment.methods().contains(&EnrollmentMethod::Anonymous);
     let namespace = fleet.metadata.namespace.as_deref().unwrap_or_default();
     if anonymous && !observed.policy.anonymous.permit(namespace) {
         let message = "the operator does not permit the method Anonymous in this namespace";

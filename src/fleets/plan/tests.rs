@@ -194,7 +194,7 @@ fn what_else_is_wrong_shows_without_holding_a_revision_back() {
             &["Ready=False AnonymousNotAllowed", "Stalled=True AnonymousNotAllowed"][..],
         ),
         ("too many objects", |world| world.uncounted = 3, &["Ready=False ObjectCapReached"]),
-        ("open to nobody", |world| world.fleet.spec.enrollment.methods.clear(), &["Ready=True Completed"]),
+        ("open to nobody", |world| world.fleet.spec.enrollment.methods = Some(Vec::new()), &["Ready=True Completed"]),
     ] {
         let mut world = World::new();
         change(&mut world);
