@@ -54,18 +54,6 @@ pub struct RunArguments {
     #[arg(long, env = "OPAMP_OPERATOR_PLAINTEXT_SECRETS")]
     pub plaintext_secrets: bool,
 
-    /// Addresses of proxies that are believed, such as `10.0.0.0/8`; what they are believed, the next two flags say
-    #[arg(long, env = "OPAMP_OPERATOR_TRUSTED_PROXIES", value_delimiter = ',', value_name = "CIDR,CIDR")]
-    pub trusted_proxies: Vec<Cidr>,
-
-    /// Trusted proxies begin each connection with a PROXY header, version 2
-    #[arg(long, env = "OPAMP_OPERATOR_PROXY_PROTOCOL")]
-    pub proxy_protocol: bool,
-
-    /// Trusted proxies tell the certificates of clients in the header Client-Cert
-    #[arg(long, env = "OPAMP_OPERATOR_CLIENT_CERTIFICATE_HEADER")]
-    pub client_certificate_header: bool,
-
     /// Namespaces whose fleets may list Anonymous, `*` for all [default: the operator's own]
     #[arg(
         long, env = "OPAMP_OPERATOR_ANONYMOUS_NAMESPACES", value_delimiter = ',', value_name = "A,B",
@@ -100,9 +88,30 @@ pub struct RunArguments {
     #[arg(long, env = "OPAMP_OPERATOR_LOG_LEVEL", default_value = "info", value_name = "FILTER")]
     pub log_level: String,
 
+    /// Proxies in front of the OpAMP server.
+    #[command(flatten)]
+    pub proxies: ProxyArguments,
+
     /// Limits and rates.
     #[command(flatten)]
     pub limits: LimitArguments,
+}
+
+/// Proxies in front of the OpAMP server, and what they are believed.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Proxies")]
+pub struct ProxyArguments {
+    /// Addresses of proxies that are believed, such as `10.0.0.0/8`; what they are believed, the next two flags say
+    #[arg(long, env = "OPAMP_OPERATOR_TRUSTED_PROXIES", value_delimiter = ',', value_name = "CIDR,CIDR")]
+    pub trusted_proxies: Vec<Cidr>,
+
+    /// Trusted proxies begin each connection with a PROXY header, version 2
+    #[arg(long, env = "OPAMP_OPERATOR_PROXY_PROTOCOL")]
+    pub proxy_protocol: bool,
+
+    /// Trusted proxies tell the certificates of clients in the header Client-Cert
+    #[arg(long, env = "OPAMP_OPERATOR_CLIENT_CERTIFICATE_HEADER")]
+    pub client_certificate_header: bool,
 }
 
 /// Limits and rates; each has its reason in `docs/operations.md`.
@@ -173,12 +182,13 @@ pub struct LimitArguments {
 impl RunArguments {
     /// What does not go together, in a sentence.
     pub fn contradiction(&self) -> Option<&'static str> {
-        let asks_for_proxies = self.proxy_protocol || self.client_certificate_header;
+        let ProxyArguments { trusted_proxies, proxy_protocol, client_certificate_header } = &self.proxies;
+        let asks_for_proxies = *proxy_protocol || *client_certificate_header;
         if self.plaintext && self.tls_secret.is_some() {
             Some("--tls-secret is for TLS, and --plaintext serves without; leave one of them out")
-        } else if asks_for_proxies && self.trusted_proxies.is_empty() {
+        } else if asks_for_proxies && trusted_proxies.is_empty() {
             Some("--proxy-protocol and --client-certificate-header need the addresses of --trusted-proxies")
-        } else if !asks_for_proxies && !self.trusted_proxies.is_empty() {
+        } else if !asks_for_proxies && !trusted_proxies.is_empty() {
             Some("--trusted-proxies does nothing without --proxy-protocol or --client-certificate-header")
         } else {
             None

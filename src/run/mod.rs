@@ -140,9 +140,10 @@ impl Operator {
         if let Some(server) = &server {
             let (address, path) = (server.local_address(), &self.settings.arguments.path);
             let namespaces = &self.settings.scope;
-            match self.certificate {
-                Some(_) => tracing::info!(%address, path, %namespaces, "serving agents with TLS"),
-                None => tracing::warn!(%address, path, %namespaces, "serving agents without TLS, as --plaintext says"),
+            if self.certificate.is_some() {
+                tracing::info!(%address, path, %namespaces, "serving agents with TLS");
+            } else {
+                tracing::warn!(%address, path, %namespaces, "serving agents without TLS, as --plaintext says");
             }
             tokio::select! {
                 () = signals.received() => {}

@@ -85,11 +85,11 @@ impl Settings {
 
     /// Where agents are served.
     pub fn endpoint(&self, tls: Option<Tls>) -> Endpoint {
-        let arguments = &self.arguments;
+        let (arguments, given) = (&self.arguments, &self.arguments.proxies);
         let proxies = Proxies {
-            trusted: arguments.trusted_proxies.clone(),
-            protocol: if arguments.proxy_protocol { ProxyProtocol::Required } else { ProxyProtocol::NotSpoken },
-            certificate_header: if arguments.client_certificate_header {
+            trusted: given.trusted_proxies.clone(),
+            protocol: if given.proxy_protocol { ProxyProtocol::Required } else { ProxyProtocol::NotSpoken },
+            certificate_header: if given.client_certificate_header {
                 CertificateHeader::Believed
             } else {
                 CertificateHeader::Ignored
