@@ -21,3 +21,4 @@ mod restarts;
 mod scale;
 mod secrets;
 mod templates;
+mod tls;

@@ -59,7 +59,7 @@ impl Cluster {
         let cluster = Self(cluster);
         wait_for("the policy holds", Duration::from_secs(30), async || {
             let tried = cluster.create(EDITOR, 0, Some("Approved"), &["--dry-run=server"]);
-            if tried.is_err_and(|refusal| refusal.contains("approve")) { Ok(()) } else { Err("not yet") }
+            if tried.is_err_and(|refusal| refusal.contains("approve")) { Ok(()) } else { Err("not yet".to_owned()) }
         })
         .await;
         cluster
