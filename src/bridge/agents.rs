@@ -21,6 +21,13 @@ use crate::{
     status::queue::Urgency,
 };
 
+/// A message that its session has taken.
+struct Taken {
+    send: Vec<Outbound>,
+    violation: Option<Violation>,
+    place: Place,
+}
+
 /// Whether an agent keeps its place on the connection through which it has spoken.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Place {
@@ -50,14 +57,14 @@ impl Agents for Bridge {
             return Self::refuse(uid, "this connection speaks for too many agents already");
         }
         let taken = self.take(connection, inbound, now);
-        if taken.as_ref().is_none_or(|(_, place)| *place == Place::Left) {
+        if taken.as_ref().is_none_or(|taken| taken.place == Place::Left) {
             self.connections.leave(connection.id, uid);
         }
-        let Some((send, _)) = taken else {
+        let Some(Taken { send, violation, .. }) = taken else {
             self.metrics.sessions_refused.inc();
             return Self::refuse(uid, "there is no room for another agent now");
         };
-        Exchange { send, speaker: Some(uid), violation: None, then: Then::Continue }
+        Exchange { send, speaker: Some(uid), violation, then: Then::Continue }
     }
 
     fn violated(&self, connection: &Arc<Connection>, violation: &Violation, _now: Now) -> Exchange {
@@ -105,7 +112,7 @@ impl Agents for Bridge {
 
 impl Bridge {
     /// Takes one message into its session and answers it. `None`: there is no room for a session.
-    fn take(&self, connection: &Arc<Connection>, mut inbound: Inbound, now: Now) -> Option<(Vec<Outbound>, Place)> {
+    fn take(&self, connection: &Arc<Connection>, mut inbound: Inbound, now: Now) -> Option<Taken> {
         let (uid, channel) = (inbound.uid, channel_of(connection));
         self.tell_adoption(uid);
         let catalog = self.catalog.load();
@@ -125,14 +132,15 @@ impl Bridge {
                     self.look(entry, &catalog, now);
                 }
                 let offer = if receipt.takes_offer() { entry.offer() } else { Offer::default() };
-                let effects = entry.session.answer(receipt, &offer, now);
-                let replies = self.carry_out(entry, effects, Some(connection), now);
+                let mut effects = entry.session.answer(receipt, &offer, now);
+                let violation = effects.violation.take();
+                let send = self.carry_out(entry, effects, Some(connection), now);
                 if entry.session.liveness().channel() == Some(channel) {
                     let comes_back = entry.comes_back(&self.settings.owner);
                     self.touch(entry, comes_back);
                 }
                 let place = if entry.session.involves(channel) { Place::Kept } else { Place::Left };
-                (replies, place)
+                Taken { send, violation, place }
             },
         )
     }

@@ -156,7 +156,7 @@ impl Catalog {
         let Some(loaded) = revisions.of(uid, &fleet.uid) else { return Outcome::NoRevision };
         let (revision, epoch) = (loaded.hash(), revisions.epoch);
         match loaded.offer(uid, attributes, self.policy.secrets) {
-            Ok(remote_config) => Outcome::Given { revision, epoch, offer: Offer { remote_config } },
+            Ok(remote_config) => Outcome::Given { revision, epoch, offer: Offer { remote_config, ..Offer::default() } },
             Err(error @ (NoOffer::Template { .. } | NoOffer::Rendered { .. })) => {
                 Outcome::TemplateFailed { revision, epoch, message: error.to_string() }
             }
