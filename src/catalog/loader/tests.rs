@@ -107,7 +107,11 @@ impl ApiServer {
         if let Some(name) = path.strip_prefix("/apis/opamp.dev/v1alpha1/namespaces/telemetry/agentfleets/") {
             return found(self.state().fleets.get(name));
         }
-        if !request.uri().query().unwrap_or_default().contains("watch=true") {
+        let watches = request.uri().query().unwrap_or_default().contains("watch=true");
+        if path == "/api/v1/secrets" {
+            return self.answer_about_credentials(request.uri().query().unwrap_or_default(), watches);
+        }
+        if !watches {
             let state = self.state();
             let items: Vec<_> = state.fleets.values().collect();
             return found(Some(&json!({"apiVersion": "opamp.dev/v1alpha1", "kind": "AgentFleetList",
@@ -146,6 +150,7 @@ fn revision(body: &'static str) -> Revision {
             format: ConfigFormat::Opaque,
             files: vec![file],
         }],
+        ..Revision::default()
     }
 }
 
