@@ -232,3 +232,95 @@ fn digest(reference: &CredentialReference) -> String {
     let digest = Sha256::digest(format!("{kind}\0{name}\0{key}"));
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fleet() -> AgentFleet {
+        let spec = serde_json::from_value(serde_json::json!({"selector": {}})).unwrap();
+        let mut fleet = AgentFleet::new("edge", spec);
+        fleet.metadata.namespace = Some("telemetry".into());
+        fleet.metadata.uid = Some(UID.into());
+        fleet
+    }
+
+    const UID: &str = "0c1d2e3f-4a5b-6c7d-8e9f-000000000000";
+
+    fn header() -> CredentialReference {
+        CredentialReference::secret("edge-token", "header")
+    }
+
+    fn password() -> CredentialReference {
+        CredentialReference::secret("proxy", "header")
+    }
+
+    fn credentials() -> Credentials {
+        let credential = |kind, value: &'static str| Credential { kind, value: value.into() };
+        Credentials::new(
+            UID,
+            &BTreeMap::from([
+                (header(), credential(CredentialKind::EnrollmentToken, "Bearer token-canary")),
+                (password(), credential(CredentialKind::Value, "Basic proxy-canary")),
+            ]),
+        )
+    }
+
+    fn stored() -> Secret {
+        credentials().to_secret(&fleet(), &BTreeSet::from([header(), password()]))
+    }
+
+    #[test]
+    fn the_secret_is_owned_by_its_fleet_and_tells_people_what_is_in_it() {
+        let secret = stored();
+        assert_eq!(secret.name_any(), "opamp-credentials-0c1d2e3f");
+        assert_eq!(
+            (secret.namespace().as_deref(), secret.type_.as_deref()),
+            (Some("telemetry"), Some(CREDENTIALS_TYPE))
+        );
+        assert_eq!(secret.labels()["opamp.dev/fleet"], "edge");
+        assert_eq!((secret.owner_references()[0].uid.as_str(), secret.immutable), (UID, None));
+        // SHA-256 of "Secret\0edge-token\0header".
+        let digest: String =
+            Sha256::digest(b"Secret\0edge-token\0header").iter().map(|it| format!("{it:02x}")).collect();
+        let explained = &secret.annotations()[REFERENCES_ANNOTATION];
+        assert!(explained.contains(&format!("token-{digest}: key header of Secret edge-token")), "{explained}");
+        assert_eq!(explained.lines().count(), 2);
+        assert!(!explained.contains("canary"));
+        assert!(secret.data.is_some_and(|data| data.contains_key(&format!("token-{digest}"))));
+    }
+
+    #[test]
+    fn what_was_written_reads_back() {
+        let read = Credentials::from_secret(&stored()).unwrap();
+        assert_eq!(read, credentials());
+        assert_eq!(read.get(&header()).map(|value| &value[..]), Some(&b"Bearer token-canary"[..]));
+        assert_eq!((read.is_enrollment_token(&header()), read.is_enrollment_token(&password())), (true, false));
+        assert_eq!(read.get(&CredentialReference::secret("edge-token", "other")), None);
+        assert_eq!(stored(), stored(), "the same values give the same bytes");
+    }
+
+    #[test]
+    fn what_holds_no_credentials_of_a_fleet_is_refused() {
+        let opaque = Secret { type_: Some("Opaque".into()), ..stored() };
+        assert_eq!(Credentials::from_secret(&opaque), Err(NoCredentials::Type));
+        let mut ownerless = stored();
+        ownerless.metadata.owner_references = None;
+        assert_eq!(Credentials::from_secret(&ownerless), Err(NoCredentials::Owner));
+        let mut strange = stored();
+        strange.data = Some(BTreeMap::from([("password".into(), ByteString(b"x".to_vec()))]));
+        assert!(Credentials::from_secret(&strange).unwrap().is_empty(), "keys of other forms do not count");
+    }
+
+    #[test]
+    fn agents_may_not_quote_them() {
+        let scrubbed = credentials().scrubber().scrub("401 for token-canary, Basic proxy-canary").into_owned();
+        assert_eq!(scrubbed, "401 for [redacted], [redacted]");
+    }
+
+    #[test]
+    fn no_value_is_ever_shown() {
+        let shown = format!("{:?} {:?}", credentials(), credentials().credential(&header()));
+        assert!(!shown.contains("canary") && !shown.contains("99, 97"), "{shown}");
+    }
+}

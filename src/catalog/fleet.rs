@@ -330,12 +330,18 @@ impl FleetEntry {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use serde_json::json;
 
     use super::*;
     use crate::{
         api::remote_config::{ConfigFormat, TemplateMode},
-        catalog::revision::{Origin, Revision, RevisionEntry, RevisionFile},
+        catalog::{
+            credentials::{Credential, CredentialKind},
+            revision::{Origin, Revision, RevisionEntry, RevisionFile},
+            settings::CredentialReference,
+        },
     };
 
     #[test]
@@ -421,6 +427,13 @@ mod tests {
         let offering = Offering::Revisions(Revisions { current, update, threshold: Threshold::Below(0), epoch: 1 });
         let fleet = FleetEntry::new(&fleet, offering).unwrap();
         assert_eq!(fleet.scrub("old-canary, new-canary, other"), "[redacted], [redacted], other");
+        let value = Credential { kind: CredentialKind::Value, value: "Bearer token-canary".into() };
+        let values = BTreeMap::from([(CredentialReference::secret("edge-token", "header"), value)]);
+        let bare = FleetEntry { offering: Offering::NoRevision, ..fleet.clone() };
+        let rotated = FleetEntry { credentials: Some(Arc::new(Credentials::new("uid", &values))), ..fleet.clone() };
+        assert_eq!(rotated.scrub("old-canary, token-canary"), "[redacted], [redacted]");
+        assert!(!bare.has_secrets() && FleetEntry { credentials: rotated.credentials.clone(), ..bare }.has_secrets());
+        assert!(!fleet.gives_as(&rotated), "an agent may still quote the former values");
     }
 
     fn named(status: serde_json::Value) -> Result<NamedRevisions, NoThreshold> {

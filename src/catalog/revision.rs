@@ -231,7 +231,13 @@ mod base64_text {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::selector::{AttributeOperator, AttributeRequirement};
+    use crate::{
+        api::selector::{AttributeOperator, AttributeRequirement},
+        catalog::settings::{
+            CredentialReference, FrozenCertificate, FrozenHeader, FrozenProxy, FrozenSystemAuthorities, FrozenTls,
+            FrozenVerification, HeaderValue,
+        },
+    };
 
     fn file(name: &str, body: &'static [u8]) -> RevisionFile {
         RevisionFile {
@@ -275,6 +281,48 @@ mod tests {
                 r#""contentType":"text/yaml","origin":"Secret","body":"YTogMQ=="}]}]}"#,
             )
         );
+    }
+
+    #[test]
+    fn settings_follow_the_entries_and_leave_those_without_them_as_they_were() {
+        let mut with = revision(&[]);
+        let before = with.canonical();
+        with.opamp = Some(settings());
+        let canonical = String::from_utf8(with.canonical()).unwrap();
+        let entries = String::from_utf8(before).unwrap();
+        let opamp = concat!(
+            r#","opamp":{"name":"edge","endpoint":"wss://a","headers":[{"name":"X","literal":"1"},"#,
+            r#"{"name":"Authorization","reference":{"kind":"Secret","name":"edge-token","key":"header"}}],"#,
+            r#""certificate":{"secret":"client"},"tls":{"systemAuthorities":"Trusted","verification":"Required"},"#,
+            r#""proxy":{"url":"127.0.0.1:8443"},"heartbeatSeconds":30}}"#,
+        );
+        assert_eq!(canonical, entries.trim_end_matches('}').to_owned() + opamp);
+        assert_eq!(Revision::from_canonical(canonical.as_bytes()), Ok(with));
+    }
+
+    /// Settings with a part of each kind.
+    fn settings() -> Settings {
+        let secret = |name: &str, key: &str| CredentialReference::secret(name, key);
+        let header = |name: &str, value| FrozenHeader { name: name.into(), value };
+        Settings {
+            name: "edge".into(),
+            endpoint: "wss://a".into(),
+            headers: vec![
+                header("X", HeaderValue::Literal("1".into())),
+                header("Authorization", HeaderValue::Reference(secret("edge-token", "header"))),
+            ],
+            certificate: FrozenCertificate::Secret("client".into()),
+            tls: Some(FrozenTls {
+                authorities: None,
+                system_authorities: FrozenSystemAuthorities::Trusted,
+                min_version: None,
+                max_version: None,
+                cipher_suites: Vec::new(),
+                verification: FrozenVerification::Required,
+            }),
+            proxy: Some(FrozenProxy { url: "127.0.0.1:8443".into(), connect_headers: Vec::new() }),
+            heartbeat_seconds: 30,
+        }
     }
 
     #[test]

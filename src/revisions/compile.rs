@@ -205,6 +205,7 @@ mod tests {
     struct Namespace {
         remote_configs: BTreeMap<String, Arc<RemoteConfig>>,
         bodies: Bodies,
+        settings: Option<ConnectionSettings>,
         secrets: SecretContent,
     }
 
@@ -218,6 +219,7 @@ mod tests {
             Self {
                 remote_configs: remote_configs.collect(),
                 bodies: BTreeMap::from([(token, Ok(Bytes::from_static(b"canary")))]),
+                settings: None,
                 secrets: SecretContent::Offered,
             }
         }
@@ -228,6 +230,7 @@ mod tests {
                 entries: &entries,
                 remote_configs: &self.remote_configs,
                 bodies: &self.bodies,
+                settings: self.settings.as_ref().map_or(NamedSettings::None, NamedSettings::Found),
                 secrets: self.secrets,
             })
         }
@@ -348,5 +351,42 @@ mod tests {
         let [Finding::RemoteConfig { reason, message, .. }] = &findings[..] else { panic!("{findings:?}") };
         assert_eq!((*reason, message.as_str()), (alone.findings()[0].0, alone.findings()[0].1.as_str()));
         assert_eq!(*reason, RemoteConfigReason::InvalidYaml);
+    }
+
+    fn settings(endpoint: &str) -> ConnectionSettings {
+        let header = json!({"name": "Authorization", "valueFrom": {"secretKeyRef": {"name": "t", "key": "header"}}});
+        let spec = json!({"opamp": {"endpoint": endpoint, "headers": [header]}});
+        ConnectionSettings::new("edge", serde_json::from_value(spec).unwrap())
+    }
+
+    #[test]
+    fn connection_settings_are_part_of_a_revision_by_reference() {
+        let mut namespace = Namespace::with(&[("z", collector("z", "a: 1"))]);
+        let without = namespace.compile(json!([{"name": "z"}])).unwrap();
+        namespace.settings = Some(settings("wss://a"));
+        let with = namespace.compile(json!([{"name": "z"}])).unwrap();
+        assert_ne!((with.revision.hash(), with.inputs), (without.revision.hash(), without.inputs));
+        let references: Vec<_> = with.settings.iter().flat_map(Settings::references).collect();
+        assert_eq!(references, [CredentialReference::secret("t", "header")]);
+        namespace.settings = Some(settings("wss://b"));
+        assert_ne!(namespace.compile(json!([{"name": "z"}])).unwrap().revision.hash(), with.revision.hash());
+    }
+
+    #[test]
+    fn connection_settings_that_are_not_there_are_waited_for() {
+        let namespace = Namespace::with(&[]);
+        let (remote_configs, bodies, secrets) = (&namespace.remote_configs, &namespace.bodies, namespace.secrets);
+        let settings = NamedSettings::Missing("edge");
+        let made = compile(&Inputs { entries: &[], remote_configs, bodies, settings, secrets });
+        assert_eq!(words(made), ["fleet ConnectionSettingsNotFound"]);
+    }
+
+    #[test]
+    fn a_value_from_a_secret_needs_tls_like_a_file_from_one() {
+        let mut namespace = Namespace::with(&[]);
+        namespace.settings = Some(settings("ws://a"));
+        assert!(namespace.compile(json!([])).is_ok());
+        namespace.secrets = SecretContent::Withheld;
+        assert_eq!(words(namespace.compile(json!([]))), ["fleet SecretsNeedTls"]);
     }
 }

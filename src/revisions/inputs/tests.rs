@@ -45,7 +45,7 @@ fn known(version: &str) -> Fetched {
 }
 
 fn moved(inputs: &mut WatchedInputs, event: InputEvent) -> BTreeSet<ObjectKey> {
-    inputs.apply(&None, event).remote_configs
+    inputs.apply(&None, event).moved.remote_configs
 }
 
 fn inputs() -> WatchedInputs {
@@ -70,7 +70,10 @@ fn only_what_is_referred_to_moves_anything() {
     written.metadata.resource_version = Some("9".into());
     let status = InputEvent::RemoteConfig(Event::Apply(DeserializeGuard(Ok(written))));
     let moved_by_status = inputs.apply(&None, status);
-    assert_eq!((moved_by_status.remote_configs, moved_by_status.restated), (BTreeSet::new(), base()));
+    assert_eq!(
+        (moved_by_status.moved.remote_configs, moved_by_status.restated.remote_configs),
+        (BTreeSet::new(), base())
+    );
     assert_eq!(moved(&mut inputs, InputEvent::RemoteConfig(Event::Apply(guarded(2, "token")))), base());
 }
 
@@ -79,19 +82,19 @@ fn content_is_fetched_once_for_each_version_that_the_watch_shows() {
     let now = Instant::now();
     let mut inputs = inputs();
     let base = remote_config(1, "token");
-    assert_eq!((inputs.lookup(&secret("token")), inputs.order(&base, now)), (Lookup::Missing, vec![]));
+    assert_eq!((inputs.lookup(&secret("token")), inputs.order(referenced(&base), now)), (Lookup::Missing, vec![]));
     seen(&mut inputs, "token", "1");
     assert_eq!(inputs.lookup(&secret("token")), Lookup::Unread);
-    let orders = inputs.order(&base, now);
+    let orders = inputs.order(referenced(&base), now);
     assert_eq!(orders.len(), 1);
-    assert_eq!(inputs.order(&base, now), [], "already under way");
-    assert_eq!(inputs.fetched(orders[0].clone(), known("2"), now), self::base());
+    assert_eq!(inputs.order(referenced(&base), now), [], "already under way");
+    assert_eq!(inputs.fetched(orders[0].clone(), known("2"), now).remote_configs, self::base());
     assert!(matches!(inputs.lookup(&secret("token")), Lookup::Known(_)), "newer than the watch");
     seen(&mut inputs, "token", "2");
     assert!(matches!(inputs.lookup(&secret("token")), Lookup::Known(_)), "what was read already");
     seen(&mut inputs, "token", "3");
     assert_eq!(inputs.lookup(&secret("token")), Lookup::Unread);
-    assert_eq!(inputs.order(&base, now).len(), 1);
+    assert_eq!(inputs.order(referenced(&base), now).len(), 1);
     inputs.apply(&None, InputEvent::Secret(Event::Delete(metadata("token", "4"))));
     assert_eq!(inputs.lookup(&secret("token")), Lookup::Missing);
 }
@@ -101,11 +104,11 @@ fn a_fetch_that_failed_is_ordered_again_after_a_while() {
     let now = Instant::now();
     let mut inputs = inputs();
     seen(&mut inputs, "token", "1");
-    let order = inputs.order(&remote_config(1, "token"), now).remove(0);
+    let order = inputs.order(referenced(&remote_config(1, "token")), now).remove(0);
     inputs.fetched(order, Fetched::Failed("403 Forbidden".into()), now);
     assert_eq!(inputs.lookup(&secret("token")), Lookup::Unreadable("403 Forbidden".into()));
-    assert_eq!(inputs.order(&remote_config(1, "token"), now + RETRY / 2), []);
-    assert_eq!(inputs.order(&remote_config(1, "token"), now + RETRY).len(), 1);
+    assert_eq!(inputs.order(referenced(&remote_config(1, "token")), now + RETRY / 2), []);
+    assert_eq!(inputs.order(referenced(&remote_config(1, "token")), now + RETRY).len(), 1);
 }
 
 #[test]
@@ -113,11 +116,11 @@ fn content_that_nobody_refers_to_any_more_is_forgotten() {
     let now = Instant::now();
     let mut inputs = inputs();
     seen(&mut inputs, "token", "1");
-    let order = inputs.order(&remote_config(1, "token"), now).remove(0);
+    let order = inputs.order(referenced(&remote_config(1, "token")), now).remove(0);
     inputs.fetched(order, known("1"), now);
     inputs.apply(&None, InputEvent::RemoteConfig(Event::Apply(guarded(2, "other"))));
     seen(&mut inputs, "other", "1");
-    let order = inputs.order(&remote_config(2, "other"), now).remove(0);
+    let order = inputs.order(referenced(&remote_config(2, "other")), now).remove(0);
     inputs.fetched(order, known("1"), now);
     assert_eq!(inputs.read.keys().cloned().collect::<Vec<_>>(), [secret("other")]);
 }
@@ -127,9 +130,63 @@ fn a_revision_that_appears_or_vanishes_is_told_by_its_name() {
     let mut inputs = inputs();
     let name = "opamp-revision-0c1d2e3f-3f9a1c2b07";
     let revision = BTreeSet::from([ObjectKey::new("telemetry", name)]);
-    let mut revisions = |event| inputs.apply(&None, InputEvent::Secret(event)).revisions;
+    let mut revisions = |event| inputs.apply(&None, InputEvent::Secret(event)).stored;
     assert_eq!(revisions(Event::Apply(metadata(name, "1"))), revision);
     assert_eq!(revisions(Event::Apply(metadata("token", "1"))), BTreeSet::new());
     assert_eq!(revisions(Event::Delete(metadata(name, "2"))), revision);
     assert_eq!(revisions(Event::Delete(metadata("token", "1"))), BTreeSet::new());
+}
+
+fn settings(secret: &str) -> ConnectionSettings {
+    let header = json!({"name": "Authorization", "valueFrom": {"secretKeyRef": {"name": secret, "key": "header"}}});
+    serde_json::from_value(json!({
+        "apiVersion": "opamp.dev/v1alpha1",
+        "kind": "ConnectionSettings",
+        "metadata": {"name": "edge", "namespace": "telemetry", "generation": 1, "resourceVersion": "1"},
+        "spec": {"opamp": {"endpoint": "wss://a", "headers": [header]}},
+    }))
+    .expect("ConnectionSettings")
+}
+
+#[test]
+fn a_value_concerns_the_settings_that_refer_to_it_and_the_fleets_that_offer_it() {
+    let mut inputs = inputs();
+    let edge = || BTreeSet::from([ObjectKey::new("telemetry", "edge")]);
+    let event = InputEvent::ConnectionSettings(Event::Apply(DeserializeGuard(Ok(settings("edge-token")))));
+    assert_eq!(inputs.apply(&None, event).moved.connection_settings, edge());
+    let fleet = ObjectKey::new("telemetry", "core");
+    inputs.offer(fleet.clone(), BTreeSet::from([secret("former-token")]));
+    let mut moved = |name: &str| inputs.apply(&None, InputEvent::Secret(Event::Apply(metadata(name, "1")))).moved;
+    let concerned = moved("edge-token");
+    assert_eq!((concerned.connection_settings, concerned.fleets), (edge(), BTreeSet::new()));
+    assert_eq!(moved("former-token").fleets, BTreeSet::from([fleet.clone()]));
+    assert_eq!(moved("unrelated"), Concerned::default());
+    inputs.offer(fleet, BTreeSet::new());
+    let gone = inputs.apply(&None, InputEvent::Secret(Event::Delete(metadata("former-token", "2")))).moved;
+    assert_eq!(gone, Concerned::default());
+}
+
+#[test]
+fn references_lead_to_values_once_their_sources_were_read() {
+    let now = Instant::now();
+    let mut inputs = inputs();
+    let reference = |key| CredentialReference::secret("token", key);
+    let references = BTreeSet::from([reference("token"), reference("other"), CredentialReference::secret("none", "x")]);
+    seen(&mut inputs, "token", "1");
+    assert_eq!(inputs.credentials("telemetry", &references), None);
+    let order = inputs.order(BTreeSet::from([secret("token")]), now).remove(0);
+    inputs.fetched(order, known("1"), now);
+    let found = inputs.credentials("telemetry", &references).expect("everything was read");
+    let found: Vec<_> = found.into_values().map(|found| found.map(|credential| credential.value)).collect();
+    assert_eq!(found, [Err(NotFound::Object), Err(NotFound::Key), Ok("canary".into())]);
+}
+
+#[test]
+fn the_credentials_of_a_fleet_are_stored_and_no_input() {
+    let mut inputs = inputs();
+    let name = "opamp-credentials-0c1d2e3f";
+    let event = InputEvent::Secret(Event::Apply(metadata(name, "1")));
+    let moved = inputs.apply(&None, event);
+    assert_eq!(moved.stored, BTreeSet::from([ObjectKey::new("telemetry", name)]));
+    assert_eq!(moved.moved, Concerned::default());
 }

@@ -384,3 +384,6 @@ enum Tokens {
     Sent,
     LeftOut,
 }
+
+#[cfg(test)]
+mod tests;
