@@ -88,3 +88,82 @@ fn written_difference(former: &ConnectionSettingsStatus, status: &ConnectionSett
     let status = serde_json::to_value(status).ok()?;
     difference(&former, &status)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const NOON: Timestamp = Timestamp::constant(1_800_000_000, 0);
+
+    fn settings(status: &Value) -> ConnectionSettings {
+        serde_json::from_value(json!({
+            "apiVersion": "opamp.dev/v1alpha1",
+            "kind": "ConnectionSettings",
+            "metadata": {"name": "edge", "namespace": "telemetry", "generation": 3},
+            "spec": {"opamp": {"endpoint": "wss://a"}},
+            "status": status,
+        }))
+        .expect("ConnectionSettings")
+    }
+
+    fn with_fault(reason: ConnectionSettingsReason) -> Examined {
+        let faults = vec![(reason, "header Authorization: Secret edge-token does not exist".into())];
+        Examined::judged(Judgement { faults, ..Judgement::default() })
+    }
+
+    /// The status after a plan, and the reasons of its events.
+    fn applied(settings: &ConnectionSettings, examined: &Examined, fleets: &[&str]) -> (Value, Vec<&'static str>) {
+        let fleets: Vec<String> = fleets.iter().map(|name| (*name).to_owned()).collect();
+        let plan = plan(settings, examined, &fleets, NOON);
+        let mut status = serde_json::to_value(&settings.status).expect("JSON");
+        for (field, value) in plan.status.as_ref().and_then(Value::as_object).into_iter().flatten() {
+            status[field] = value.clone();
+        }
+        let mut after = settings.clone();
+        after.status = Some(serde_json::from_value(status.clone()).expect("a status"));
+        let again = self::plan(&after, examined, &fleets, NOON + jiff::SignedDuration::from_secs(9));
+        assert_eq!(again, Plan::default(), "once is enough");
+        (status, plan.events.iter().map(|event| event.reason).collect())
+    }
+
+    fn conditions(status: &Value) -> Vec<String> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let conditions = status["conditions"].as_array().expect("conditions");
+        conditions
+            .iter()
+            .map(|it| format!("{}={} {}", text(&it["type"]), text(&it["status"]), text(&it["reason"])))
+            .collect()
+    }
+
+    #[test]
+    fn settings_without_a_fault_are_ready_and_show_their_fleets() {
+        let new = settings(&json!({"observedGeneration": -1}));
+        let (status, events) = applied(&new, &Examined::judged(Judgement::default()), &["core", "edge"]);
+        assert_eq!(conditions(&status), ["Ready=True Valid"]);
+        assert_eq!((&status["observedGeneration"], &status["fleets"]), (&json!(3), &json!(["core", "edge"])));
+        assert_eq!(events, [""; 0]);
+    }
+
+    #[test]
+    fn a_value_that_is_missing_or_not_usable_is_waited_for_and_told_of_once() {
+        for (reason, word) in [
+            (ConnectionSettingsReason::ReferenceNotFound, "ReferenceNotFound"),
+            (ConnectionSettingsReason::InvalidReference, "InvalidReference"),
+        ] {
+            let (status, events) = applied(&settings(&json!({"observedGeneration": -1})), &with_fault(reason), &[]);
+            assert_eq!(conditions(&status), [format!("Ready=False {word}"), format!("Reconciling=True {word}")]);
+            assert_eq!(events, [word]);
+            let mended = applied(&settings(&status), &Examined::judged(Judgement::default()), &[]);
+            assert_eq!(mended.1, ["Recovered"]);
+        }
+    }
+
+    #[test]
+    fn settings_that_are_being_deleted_are_left_alone() {
+        let mut gone = settings(&json!({"observedGeneration": -1}));
+        gone.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(NOON));
+        assert!(plan(&gone, &Examined::judged(Judgement::default()), &[], NOON).is_empty());
+    }
+}

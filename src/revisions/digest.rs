@@ -177,4 +177,40 @@ mod tests {
         let expected = InputsDigest::from_digest(Sha256::digest(&expected).into());
         assert_eq!(digest_of(&Revision { entries: vec![entry], ..Revision::default() }), expected);
     }
+
+    #[test]
+    fn the_digest_of_the_same_settings_is_this_for_ever() {
+        let mut expected = Vec::new();
+        let mut record = |parts: &[&str]| {
+            expected.extend_from_slice(&(parts.len() as u64).to_be_bytes());
+            for part in parts {
+                expected.extend_from_slice(&(part.len() as u64).to_be_bytes());
+                expected.extend_from_slice(part.as_bytes());
+            }
+        };
+        record(&["opamp.dev/inputs/v1"]);
+        record(&["opamp", "edge", "wss://a", "30"]);
+        record(&["header", "X", "value", "1"]);
+        record(&["header", "Authorization", "reference"]);
+        record(&["from", "Secret", "edge-token", "header"]);
+        record(&["certificate", "Secret", "client"]);
+        record(&["tls", "Trusted", "Required", "1.2", ""]);
+        record(&["cipher suite", "A"]);
+        record(&["from", "ConfigMap", "corp-ca", "ca.crt"]);
+        record(&["proxy", "127.0.0.1:8443"]);
+        record(&["connect header", "Y", "value", "2"]);
+        let settings: Settings = serde_json::from_value(serde_json::json!({
+            "name": "edge", "endpoint": "wss://a",
+            "headers": [{"name": "X", "literal": "1"},
+                {"name": "Authorization", "reference": {"kind": "Secret", "name": "edge-token", "key": "header"}}],
+            "certificate": {"secret": "client"},
+            "tls": {"authorities": {"kind": "ConfigMap", "name": "corp-ca", "key": "ca.crt"},
+                "systemAuthorities": "Trusted", "minVersion": "1.2", "cipherSuites": ["A"], "verification": "Required"},
+            "proxy": {"url": "127.0.0.1:8443", "connectHeaders": [{"name": "Y", "literal": "2"}]},
+            "heartbeatSeconds": 30,
+        }))
+        .unwrap();
+        let expected = InputsDigest::from_digest(Sha256::digest(&expected).into());
+        assert_eq!(digest_of(&Revision { opamp: Some(settings), ..Revision::default() }), expected);
+    }
 }

@@ -18,7 +18,6 @@ pub mod exclusion;
 pub mod finding;
 pub mod inputs;
 pub mod inspect;
-mod pem;
 mod possibilities;
 pub mod settings;
 pub mod settle;

@@ -89,3 +89,96 @@ fn proxy(proxy: &ProxySettings) -> Result<FrozenProxy, Incomplete> {
     let connect_headers = proxy.connect_headers.iter().map(header).collect::<Result<_, _>>()?;
     Ok(FrozenProxy { url: proxy.url.clone(), connect_headers })
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn frozen(spec: Value) -> Result<Settings, Incomplete> {
+        freeze("edge", &serde_json::from_value(spec).expect("a spec"))
+    }
+
+    #[test]
+    fn what_is_not_said_has_its_default() {
+        let settings = frozen(json!({"endpoint": "wss://a"})).expect("it is complete");
+        let expected = Settings {
+            name: "edge".into(),
+            endpoint: "wss://a".into(),
+            headers: Vec::new(),
+            certificate: FrozenCertificate::None,
+            tls: None,
+            proxy: None,
+            heartbeat_seconds: 30,
+        };
+        assert_eq!(settings, expected);
+    }
+
+    #[test]
+    fn everything_that_is_said_is_taken_over() {
+        let reference = |name: &str, key: &str| json!({"secretKeyRef": {"name": name, "key": key}});
+        let header = json!({"name": "Authorization", "valueFrom": reference("edge-token", "header")});
+        let settings = frozen(json!({
+            "endpoint": "wss://a",
+            "headers": [{"name": "X", "value": "1"}, header],
+            "certificate": {"source": "Secret", "secretRef": {"name": "client"}},
+            "tls": {"caFrom": reference("corp-ca", "ca.crt"), "minVersion": "1.2", "maxVersion": "1.3",
+                "cipherSuites": ["TLS_AES_128_GCM_SHA256"], "insecureSkipVerify": true},
+            "proxy": {"url": "127.0.0.1:8443", "connectHeaders": [{"name": "Y", "value": "2"}]},
+            "heartbeatInterval": "1m30s",
+        }))
+        .expect("it is complete");
+        let literal =
+            |name: &str, value: &str| FrozenHeader { name: name.into(), value: HeaderValue::Literal(value.into()) };
+        let token = CredentialReference::secret("edge-token", "header");
+        let expected = Settings {
+            name: "edge".into(),
+            endpoint: "wss://a".into(),
+            headers: vec![
+                literal("X", "1"),
+                FrozenHeader { name: "Authorization".into(), value: HeaderValue::Reference(token) },
+            ],
+            certificate: FrozenCertificate::Secret("client".into()),
+            tls: Some(FrozenTls {
+                authorities: Some(CredentialReference::secret("corp-ca", "ca.crt")),
+                system_authorities: FrozenSystemAuthorities::Ignored,
+                min_version: Some("1.2".into()),
+                max_version: Some("1.3".into()),
+                cipher_suites: vec!["TLS_AES_128_GCM_SHA256".into()],
+                verification: FrozenVerification::Skipped,
+            }),
+            proxy: Some(FrozenProxy { url: "127.0.0.1:8443".into(), connect_headers: vec![literal("Y", "2")] }),
+            heartbeat_seconds: 90,
+        };
+        assert_eq!(settings, expected);
+    }
+
+    #[test]
+    fn the_cas_of_the_system_count_unless_others_are_named() {
+        use FrozenSystemAuthorities::{Ignored, Trusted};
+        let config_map = json!({"configMapKeyRef": {"name": "corp-ca", "key": "ca.crt"}});
+        for (case, tls, expected) in [
+            ("nothing named", json!({}), Trusted),
+            ("others named", json!({"caFrom": config_map}), Ignored),
+            ("both wanted", json!({"caFrom": config_map, "systemCas": "Trusted"}), Trusted),
+            ("none wanted", json!({"systemCas": "Ignored"}), Ignored),
+        ] {
+            let settings = frozen(json!({"endpoint": "wss://a", "tls": tls})).expect("it is complete");
+            assert_eq!(settings.tls.map(|tls| tls.system_authorities), Some(expected), "{case}");
+        }
+    }
+
+    #[test]
+    fn what_the_rules_would_refuse_is_no_settings() {
+        for (fields, expected) in [
+            (json!({"headers": [{"name": "X"}]}), Incomplete::Header("X".into())),
+            (json!({"certificate": {"source": "Secret"}}), Incomplete::Certificate),
+            (json!({"tls": {"caFrom": {}}}), Incomplete::Authorities),
+        ] {
+            let mut spec = json!({"endpoint": "wss://a"});
+            spec.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+            assert_eq!(frozen(spec), Err(expected));
+        }
+    }
+}

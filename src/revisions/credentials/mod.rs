@@ -2,10 +2,13 @@
 //!
 //! Values that belong together are judged together: a certificate with its key and its CA. No message holds a value.
 
+mod pem;
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
+use self::pem::{Unusable, check_authorities, check_certificate, check_pair, is_self_signed};
 use crate::{
     api::reasons::ConnectionSettingsReason,
     catalog::{
@@ -13,7 +16,6 @@ use crate::{
         credentials::{Credential, CredentialKind},
         settings::{AUTHORITY_KEY, CERTIFICATE_KEY, CredentialReference, PRIVATE_KEY_KEY, Settings, Use},
     },
-    revisions::pem::{Unusable, check_authorities, check_certificate, check_pair, is_self_signed},
 };
 
 /// The longest value of a header; a literal one has the same limit.
@@ -175,3 +177,6 @@ pub fn keep<'a>(
     });
     kept.collect()
 }
+
+#[cfg(test)]
+mod tests;
