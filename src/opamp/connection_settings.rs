@@ -269,3 +269,208 @@ fn encode_headers(headers: &[Header]) -> Option<messages::Headers> {
     let encode = |header: &Header| messages::Header { key: header.name.clone(), value: header.value.expose().into() };
     (!headers.is_empty()).then(|| messages::Headers { headers: headers.iter().map(encode).collect() })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEATING: u64 = Bit::AcceptsOpAmpConnectionSettings as u64 | Bit::ReportsHeartbeat as u64;
+    const WEBSOCKET: Recipient = recipient(BEATING, Transport::WebSocket);
+
+    const fn recipient(capabilities: u64, transport: Transport) -> Recipient {
+        Recipient { capabilities: AgentCapabilities::from_bits(capabilities), transport }
+    }
+
+    fn header(name: &str, value: &str) -> Header {
+        Header { name: name.into(), value: Confidential::new(value) }
+    }
+
+    fn settings() -> OpampSettings {
+        OpampSettings {
+            endpoint: "wss://opamp.example.com:4320/v1/opamp".into(),
+            headers: vec![header("Authorization", "Bearer token-1"), header("X-Team", "b"), header("X-Team", "a")],
+            certificate: Some(Certificate {
+                certificate: "certificate in PEM".into(),
+                private_key: Some(Confidential::new("key in PEM")),
+                authority: Some("authority in PEM".into()),
+            }),
+            tls: Some(Tls {
+                authorities: "server's authority in PEM".into(),
+                system_authorities: SystemAuthorities::Trusted,
+                verification: Verification::Required,
+                min_version: "1.2".into(),
+                max_version: "1.3".into(),
+                cipher_suites: vec!["TLS_AES_128_GCM_SHA256".into()],
+            }),
+            proxy: Some(Proxy {
+                url: Confidential::new("https://user:password@proxy.example.com:8443"),
+                connect_headers: vec![header("Proxy-Authorization", "Basic c2VjcmV0")],
+            }),
+            heartbeat_seconds: 15,
+        }
+    }
+
+    /// What an agent reads of it.
+    fn read(offer: &ConnectionSettingsOffer) -> ConnectionSettingsOffers {
+        let message = ServerToAgent::decode(offer.encoded.clone()).unwrap();
+        let settings = message.connection_settings.clone().unwrap();
+        let alone = ServerToAgent { connection_settings: Some(settings.clone()), ..ServerToAgent::default() };
+        assert_eq!(message, alone, "field 4 and nothing else");
+        assert_eq!(settings.hash, offer.hash.as_bytes()[..]);
+        settings
+    }
+
+    fn opamp(settings: &OpampSettings, recipient: Recipient) -> OpAmpConnectionSettings {
+        read(&settings.offer(recipient).unwrap()).opamp.unwrap()
+    }
+
+    #[test]
+    fn an_offer_holds_every_value_as_it_was_given() {
+        // CON-01, CON-18, CON-22, CON-23, CON-24, HB-02
+        let read = read(&settings().offer(WEBSOCKET).unwrap());
+        let header = |key: &str, value: &str| messages::Header { key: key.into(), value: value.into() };
+        let opamp = OpAmpConnectionSettings {
+            destination_endpoint: "wss://opamp.example.com:4320/v1/opamp".into(),
+            headers: Some(messages::Headers {
+                headers: vec![header("Authorization", "Bearer token-1"), header("X-Team", "b"), header("X-Team", "a")],
+            }),
+            certificate: Some(messages::TlsCertificate {
+                cert: Bytes::from_static(b"certificate in PEM"),
+                private_key: Bytes::from_static(b"key in PEM"),
+                ca_cert: Bytes::from_static(b"authority in PEM"),
+            }),
+            heartbeat_interval_seconds: 15,
+            tls: Some(messages::TlsConnectionSettings {
+                ca_pem_contents: "server's authority in PEM".into(),
+                include_system_ca_certs_pool: true,
+                insecure_skip_verify: false,
+                min_version: "1.2".into(),
+                max_version: "1.3".into(),
+                cipher_suites: vec!["TLS_AES_128_GCM_SHA256".into()],
+            }),
+            proxy: Some(messages::ProxyConnectionSettings {
+                url: "https://user:password@proxy.example.com:8443".into(),
+                connect_headers: Some(messages::Headers {
+                    headers: vec![header("Proxy-Authorization", "Basic c2VjcmV0")],
+                }),
+            }),
+        };
+        let hash = read.hash.clone();
+        assert_eq!(
+            read,
+            ConnectionSettingsOffers { hash, opamp: Some(opamp), ..ConnectionSettingsOffers::default() },
+            "CON-20: what is not set is left alone"
+        );
+    }
+
+    #[test]
+    fn what_was_not_given_is_not_there() {
+        // CON-22, CON-23: absent means unchanged; AMB-30: the agent has the key
+        let mut bare = OpampSettings { headers: vec![], tls: None, proxy: None, ..settings() };
+        if let Some(certificate) = &mut bare.certificate {
+            (certificate.private_key, certificate.authority) = (None, None);
+        }
+        let read = opamp(&bare, WEBSOCKET);
+        assert_eq!((read.headers, read.tls, read.proxy), (None, None, None));
+        let certificate = read.certificate.unwrap();
+        assert_eq!((certificate.private_key.len(), certificate.ca_cert.len()), (0, 0));
+        let without = OpampSettings { certificate: None, ..settings() };
+        assert_eq!(opamp(&without, WEBSOCKET).certificate, None);
+    }
+
+    #[test]
+    fn the_interval_is_for_agents_with_heartbeats_and_never_stops_one_that_polls() {
+        // HB-02, HB-03, AMB-10, AMB-11
+        const MUTE: u64 = Bit::AcceptsOpAmpConnectionSettings as u64;
+        for (given, capabilities, transport, expected) in [
+            (15, BEATING, Transport::WebSocket, 15),
+            (15, BEATING, Transport::Http, 15),
+            (0, BEATING, Transport::WebSocket, 0),
+            (0, BEATING, Transport::Http, 30),
+            (15, MUTE, Transport::WebSocket, 0),
+            (15, MUTE, Transport::Http, 0),
+        ] {
+            let settings = OpampSettings { heartbeat_seconds: given, ..settings() };
+            let read = opamp(&settings, recipient(capabilities, transport));
+            assert_eq!(read.heartbeat_interval_seconds, expected, "{given} {capabilities:#x} {transport:?}");
+        }
+    }
+
+    #[test]
+    fn what_would_cut_off_an_agent_is_never_offered() {
+        // CON-17, CON-23, CON-24
+        let endpoint = |text: &str| OpampSettings { endpoint: text.into(), ..settings() };
+        for text in ["", "ftp://h", "host:4320", "wss://", "WSS://h"] {
+            let error = endpoint(text).offer(WEBSOCKET).unwrap_err();
+            assert_eq!(error, IncompleteSettings::Endpoint { endpoint: text.into() });
+        }
+        for text in ["wss://h", "ws://h/v1/opamp", "https://h:4320/v1/opamp", "http://[::1]"] {
+            assert_eq!(opamp(&endpoint(text), WEBSOCKET).destination_endpoint, text);
+        }
+        let nameless = vec![header("A", "1"), header("", "2")];
+        let empty = Certificate { certificate: String::new(), private_key: None, authority: None };
+        let nowhere = Proxy { url: Confidential::default(), connect_headers: vec![] };
+        for (settings, expected) in [
+            (OpampSettings { headers: nameless, ..settings() }, IncompleteSettings::HeaderName { index: 1 }),
+            (OpampSettings { certificate: Some(empty), ..settings() }, IncompleteSettings::Certificate),
+            (OpampSettings { proxy: Some(nowhere), ..settings() }, IncompleteSettings::ProxyUrl),
+        ] {
+            assert_eq!(settings.offer(WEBSOCKET).unwrap_err(), expected);
+        }
+    }
+
+    #[test]
+    fn the_hash_covers_each_value_and_what_the_agent_gets_of_it() {
+        // CON-05, AMB-25
+        let changes: [fn(&mut OpampSettings); 9] = [
+            |_| {},
+            |settings| settings.endpoint.push('2'),
+            |settings| settings.headers.reverse(),
+            |settings| settings.headers[0].value = Confidential::new("Bearer token-2"),
+            |settings| settings.certificate = None,
+            |settings| settings.tls = None,
+            |settings| settings.tls.as_mut().unwrap().verification = Verification::Skipped,
+            |settings| settings.proxy = None,
+            |settings| settings.heartbeat_seconds = 16,
+        ];
+        let hashes: std::collections::BTreeSet<_> = changes
+            .iter()
+            .map(|change| {
+                let mut settings = settings();
+                change(&mut settings);
+                settings.offer(WEBSOCKET).unwrap().hash
+            })
+            .collect();
+        assert_eq!(hashes.len(), changes.len());
+        let hash = |recipient| settings().offer(recipient).unwrap().hash;
+        assert_eq!(hash(WEBSOCKET), hash(recipient(BEATING, Transport::Http)), "it gets the same");
+        assert_ne!(hash(WEBSOCKET), hash(recipient(0x100, Transport::WebSocket)), "it gets no interval");
+    }
+
+    #[test]
+    fn the_hash_is_the_sha256_of_the_settings_without_it() {
+        // CON-05, AMB-35: field 2 with the endpoint in field 1 and the interval in field 4
+        let minimal = OpampSettings {
+            endpoint: "ws://h".into(),
+            headers: vec![],
+            certificate: None,
+            tls: None,
+            proxy: None,
+            heartbeat_seconds: DEFAULT_HEARTBEAT_SECONDS,
+        };
+        let offer = minimal.offer(WEBSOCKET).unwrap();
+        let settings = [&[0x12, 10, 0x0a, 6][..], b"ws://h", &[0x20, 30]].concat();
+        assert_eq!(offer.hash, ConnectionSettingsHash::of(&settings));
+        let encoded = [&[0x22, 46, 0x0a, 32][..], offer.hash.as_bytes(), &settings].concat();
+        assert_eq!(offer.encoded, encoded);
+    }
+
+    #[test]
+    fn no_secret_is_shown() {
+        let shown = format!("{:?} {:?}", settings(), settings().offer(WEBSOCKET).unwrap());
+        for secret in ["token-1", "key in PEM", "password", "c2VjcmV0"] {
+            assert!(!shown.contains(secret), "{secret} in {shown}");
+        }
+        assert!(shown.contains("opamp.example.com"), "{shown}");
+    }
+}

@@ -5,7 +5,7 @@ use super::{
     certificate_request::{Reason, Request, Retransmission},
     channel::Channel,
     conversation::{Kind, Receipt},
-    effects::Effects,
+    effects::{Changed, Effects},
     inquiry::Ask,
     offering::Occasion,
     reply::{Outbound, Refusal, Said, refuse, server_capabilities},
@@ -51,10 +51,10 @@ impl OfferSent {
         if offer.is_some() { Self::Yes } else { Self::No }
     }
 
-    /// What a lost reply offered is offered again to a copy, as if it reported a status.
+    /// The occasion, for a message whose former reply offered this.
     fn to_a_copy(self, occasion: Occasion) -> Occasion {
         match self {
-            Self::Yes => Occasion::ReplyToStatus,
+            Self::Yes => Occasion::ReplyToCopy,
             Self::No => occasion,
         }
     }
@@ -67,6 +67,13 @@ pub(super) struct Occasions {
     pub(super) connection_settings: Occasion,
 }
 
+impl Occasions {
+    /// The message asks for settings.
+    fn with_request(self) -> Self {
+        Self { connection_settings: Occasion::ReplyToRequest, ..self }
+    }
+}
+
 impl Session {
     /// Answers a message: exactly one reply, to its channel, after whatever else follows from it.
     pub fn answer(&mut self, receipt: Receipt, offer: &Offer, now: Now) -> Effects {
@@ -77,7 +84,8 @@ impl Session {
                     effects.send.push((from, refusal));
                     return effects;
                 }
-                Verdict::Accepted => self.reply(occasions, copy, offer, now),
+                Verdict::Granted => self.reply(occasions.with_request(), copy, offer, now, &mut effects),
+                Verdict::Accepted => self.reply(occasions, copy, offer, now, &mut effects),
             },
             Kind::Leaving => {
                 let served = match self.greeting {
@@ -129,6 +137,11 @@ impl Session {
                 effects.certificate_request = Some(request);
                 return Verdict::Accepted;
             }
+            (Request::Granted, _) => {
+                self.connection_settings.consent();
+                self.late_refusal.forget();
+                return Verdict::Granted;
+            }
             // It asked before it knew, or does not care: it is told what this server does (AMB-32).
             (Request::Faulty(_) | Request::Certificate(_), CertificateRequests::NotServed) => {
                 self.greeting = Greeting::Due;
@@ -157,7 +170,7 @@ impl Session {
     pub(super) fn push_offer(&mut self, offer: &Offer, now: Now, effects: &mut Effects) {
         let Some(channel @ Channel::WebSocket(_)) = self.presence.channel() else { return };
         let occasions = Occasions { remote_config: Occasion::Push, connection_settings: Occasion::Push };
-        let mut said = self.offered(occasions, offer, now);
+        let mut said = self.offered(occasions, offer, now, effects);
         said.flags = if self.full_state.is_due() { self.ask(now) } else { 0 };
         if said.remote_config.is_none() && said.connection_settings.is_none() && said.flags == 0 {
             return;
@@ -169,13 +182,20 @@ impl Session {
     }
 
     /// The reply to the agent: what is asked of it, what is offered, and what the server is able to do.
-    fn reply(&mut self, occasions: Occasions, copy: Option<Answered>, offer: &Offer, now: Now) -> Said {
+    fn reply(
+        &mut self,
+        occasions: Occasions,
+        copy: Option<Answered>,
+        offer: &Offer,
+        now: Now,
+        effects: &mut Effects,
+    ) -> Said {
         let former = copy.unwrap_or_default();
         let occasions = Occasions {
             remote_config: former.remote_config.to_a_copy(occasions.remote_config),
             connection_settings: former.connection_settings.to_a_copy(occasions.connection_settings),
         };
-        let mut said = self.offered(occasions, offer, now);
+        let mut said = self.offered(occasions, offer, now, effects);
         let channel = self.presence.channel().unwrap_or(Channel::Http);
         said.capabilities = former.capabilities | self.greet(channel, offer.certificate_requests);
         said.flags = former.flags | self.ask(now);
@@ -189,9 +209,13 @@ impl Session {
     }
 
     /// What is due of the offer.
-    fn offered(&mut self, occasions: Occasions, offer: &Offer, now: Now) -> Said {
+    fn offered(&mut self, occasions: Occasions, offer: &Offer, now: Now, effects: &mut Effects) -> Said {
+        let arrived = self.connection_settings.arrived();
         let config = self.remote_config.decide(&self.record, offer, occasions.remote_config, now.instant);
         let settings = self.connection_settings.decide(&self.record, offer, occasions.connection_settings, now.instant);
+        if self.connection_settings.arrived() != arrived {
+            effects.changed = effects.changed.max(Changed::Configuration);
+        }
         Said {
             remote_config: config.map(|due| due.encoded.clone()),
             connection_settings: settings.map(|due| due.encoded.clone()),
@@ -222,9 +246,10 @@ impl Session {
     }
 }
 
-/// Whether a message gets an error for what it asks.
+/// What a message gets for what it asks.
 enum Verdict {
     Accepted,
+    Granted,
     Refused(Outbound),
 }
 

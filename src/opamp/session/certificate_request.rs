@@ -18,6 +18,8 @@ pub(super) enum Request {
     Certificate(Bytes),
     /// Something that nobody could give.
     Faulty(Violation),
+    /// A certificate, and the offer has it.
+    Granted,
     /// A certificate, and the owner of the session has refused at once.
     Refused(Reason),
 }
@@ -41,7 +43,7 @@ impl Request {
     pub(super) fn certificate(&self) -> Option<&Bytes> {
         match self {
             Self::Certificate(request) => Some(request),
-            Self::Nothing | Self::Faulty(_) | Self::Refused(_) => None,
+            Self::Nothing | Self::Faulty(_) | Self::Granted | Self::Refused(_) => None,
         }
     }
 }

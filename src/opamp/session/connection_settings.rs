@@ -14,8 +14,8 @@ use crate::opamp::{
     record::{AgentRecord, ConnectionSettingsState},
 };
 
-/// So often an offer is repeated because a session has ended with it. More would be a loop: a client that takes new
-/// settings reconnects, some without a goodbye, and some report the same old status at every start.
+/// So often an offer is made that may have been lost. More would be a loop: a client that takes new settings starts anew,
+/// some without a goodbye, some with the same old status or request, and some with the very bytes of the message before.
 const TRIES: u32 = 3;
 
 /// What passed between server and agent about connection settings; nothing for most agents.
@@ -86,6 +86,11 @@ impl ConnectionSettingsOffers {
         self.dealings().remembered = Some(hash.into());
     }
 
+    /// Whether an earlier process knows more of what the agent has than this one.
+    pub(super) fn are_remembered(&self) -> bool {
+        self.0.as_ref().is_some_and(|dealings| dealings.remembered.is_some())
+    }
+
     /// These had arrived when an earlier process, or another replica, was offering.
     pub(super) fn remember_arrival(&mut self, hash: ConnectionSettingsHash) {
         self.dealings().arrived.get_or_insert(hash);
@@ -139,6 +144,8 @@ impl ConnectionSettingsOffers {
         if dealings.again == Again::No && !dealings.are_due(record, wanted.hash, occasion, now) {
             return None;
         }
+        // Whether it will still have what arrived before is not known until it is heard again.
+        dealings.arrived = dealings.arrived.filter(|arrived| *arrived == wanted.hash);
         let former = dealings.sent.map(|(sent, _)| sent);
         dealings.sent = Some((Sent::after(former, wanted.hash, now), When::ThisSession));
         dealings.again = Again::No;
@@ -161,19 +168,21 @@ impl Dealings {
         }
         // It has not said what it has, nor will it.
         let is_silent = named.is_empty() && !record.capabilities.has(Bit::ReportsConnectionSettingsStatus);
-        if is_silent && occasion != Occasion::ReplyToStatus && self.arrived == Some(hash) {
+        let says_it_lacks_them = matches!(occasion, Occasion::ReplyToStatus | Occasion::ReplyToRequest);
+        if is_silent && !says_it_lacks_them && self.arrived == Some(hash) {
             return false;
         }
         let Some((sent, when)) = self.sent.filter(|(sent, _)| sent.hash == hash) else { return true };
-        let is_patient = sent.again_at <= now;
+        let (may_be_lost, is_patient) = (sent.times < TRIES, sent.again_at <= now);
         match (occasion, when) {
-            (Occasion::Push, _) => false,
             (Occasion::ReplyToStatus, When::ThisSession) => true,
-            (Occasion::ReplyToStatus, When::EarlierSession) => sent.times < TRIES || is_patient,
+            (Occasion::ReplyToStatus, When::EarlierSession) | (Occasion::ReplyToRequest, _) => {
+                may_be_lost || is_patient
+            }
             // Its word that it has them may be on the way.
             (Occasion::Reply, _) if !is_silent => is_patient,
-            (Occasion::Reply, When::ThisSession) => false,
-            (Occasion::Reply, When::EarlierSession) => sent.times < TRIES,
+            (Occasion::ReplyToCopy, _) | (Occasion::Reply, When::EarlierSession) => may_be_lost,
+            (Occasion::Push, _) | (Occasion::Reply, When::ThisSession) => false,
         }
     }
 }

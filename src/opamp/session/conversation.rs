@@ -81,6 +81,15 @@ impl Receipt {
         }
     }
 
+    /// The offer that [`Session::answer`] will be given holds the certificate that is asked for: the agent has asked once
+    /// more, so its former offer may be lost, and the reply repeats it unless the agent has reported its hash (CSR-08).
+    /// Without a request it does nothing.
+    pub fn grant_certificate(&mut self) {
+        if self.request.certificate().is_some() {
+            self.request = Request::Granted;
+        }
+    }
+
     /// Whether the attributes are others than before, so that another fleet may take the agent.
     #[must_use]
     pub fn has_new_attributes(&self) -> bool {
@@ -123,10 +132,7 @@ impl Heard {
     }
 
     fn occasions(&self) -> Occasions {
-        let occasion = |status: Parts| match self.parts.contains(status) {
-            true => Occasion::ReplyToStatus,
-            false => Occasion::Reply,
-        };
+        let occasion = |status| if self.parts.contains(status) { Occasion::ReplyToStatus } else { Occasion::Reply };
         Occasions {
             remote_config: occasion(Parts::REMOTE_CONFIG_STATUS),
             connection_settings: occasion(Parts::CONNECTION_SETTINGS_STATUS),
@@ -308,7 +314,8 @@ impl Session {
     }
 
     /// A complete report ends the need for one; every gap begins a new one, also if its message looks complete (AMB-01).
-    /// Where one gap follows the other the question is put off.
+    /// Where one gap follows the other the question is put off. The status of connection settings is not promised, but an
+    /// agent that named some to an earlier process has one to tell.
     fn want_full_state(&mut self, parts: Parts, step: Step, now: Now) {
         let promised = Parts::promised_by(self.record.capabilities);
         if parts.contains(promised) {
@@ -319,7 +326,9 @@ impl Session {
                 None => self.full_state.renew(),
                 Some(until) => self.full_state.put_off(until),
             },
-            Step::First if !self.reported.contains(promised) => self.full_state.open(),
+            Step::First if !self.reported.contains(promised) || self.connection_settings.are_remembered() => {
+                self.full_state.open();
+            }
             Step::First | Step::Regular | Step::Copy => {}
         }
     }

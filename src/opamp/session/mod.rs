@@ -63,7 +63,7 @@ use self::{
 };
 use super::{
     InstanceUid,
-    messages::AgentCapabilities,
+    messages::AgentCapabilities as Bit,
     now::Now,
     offer::{ConnectionSettingsHash, Offer},
     record::{
@@ -264,7 +264,7 @@ impl Session {
     /// other replicas; [`Changed`] tells when it is new. `None` for an agent that reports.
     #[must_use]
     pub fn connection_settings_offered(&self) -> Option<ConnectionSettingsHash> {
-        let reports = self.record.capabilities.has(AgentCapabilities::ReportsConnectionSettingsStatus);
+        let reports = self.record.capabilities.has(Bit::ReportsConnectionSettingsStatus);
         self.connection_settings.arrived().filter(|_| !reports)
     }
 

@@ -12,6 +12,10 @@ const LONGEST_PATIENCE: Duration = Duration::from_secs(900);
 pub(super) enum Occasion {
     /// The reply to a message that reports a status of what is offered.
     ReplyToStatus,
+    /// The reply to a copy of a message whose first reply, which may be lost, offered the same (RTY-02).
+    ReplyToCopy,
+    /// The reply to a message that asks for what is offered.
+    ReplyToRequest,
     /// The reply to any other.
     Reply,
     /// Nothing: it would be sent by itself.

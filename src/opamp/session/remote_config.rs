@@ -80,7 +80,7 @@ impl RemoteConfigOffers {
         let Some(sent) = self.sent.filter(|sent| sent.hash == hash) else { return true };
         let reports = record.capabilities.has(Bit::ReportsRemoteConfig) && self.known_hash(record).is_some();
         match occasion {
-            Occasion::ReplyToStatus => true,
+            Occasion::ReplyToStatus | Occasion::ReplyToCopy | Occasion::ReplyToRequest => true,
             Occasion::Reply => reports && sent.again_at <= now,
             Occasion::Push => false,
         }
