@@ -416,6 +416,7 @@ pub(super) fn fleet(namespace: &str, name: &str) -> FleetEntry {
         enrollment: Enrollment { methods: Some(vec![EnrollmentMethod::Anonymous]), ..Enrollment::default() },
         effective_config: EffectiveConfigDetail::Hash,
         offering: Offering::NoRevision,
+        credentials: None,
     }
 }
 
@@ -445,6 +446,7 @@ impl FleetEntry {
                 format: ConfigFormat::Opaque,
                 files: vec![file],
             }],
+            ..Revision::default()
         };
         let loaded = Arc::new(LoadedRevision::new(revision.hash(), revision));
         let epoch = match &self.offering {
