@@ -192,9 +192,8 @@ mod tests {
     #[test]
     fn refusals_of_countless_addresses_share_a_line() {
         let (journal, now) = (Journal::default(), Instant::now());
-        let lines = (0..5_000_u32).filter_map(|number| {
-            journal.take(&refusal((0x0a00_0000 + number).to_be_bytes(), "UnknownToken"), now)
-        });
+        let lines = (0..5_000_u32)
+            .filter_map(|number| journal.take(&refusal((0x0a00_0000 + number).to_be_bytes(), "UnknownToken"), now));
         assert_eq!(lines.count(), MOST + 1);
         let left_over: u64 = journal.left_over(now + INTERVAL).into_iter().map(|(_, count)| count).sum();
         assert_eq!(left_over, 5_000 - 1_001);

@@ -130,7 +130,8 @@ pub(super) mod tests {
 
     #[test]
     fn three_parts_make_a_jwt() {
-        for (token, expected) in [("eyJ.eyJ.c2ln", true), ("eyJ.eyJ", false), ("a.b.c", false), ("eyJ.a.b.c.d", false)] {
+        for (token, expected) in [("eyJ.eyJ.c2ln", true), ("eyJ.eyJ", false), ("a.b.c", false), ("eyJ.a.b.c.d", false)]
+        {
             assert_eq!(looks_like_jwt(token), expected, "{token}");
         }
     }

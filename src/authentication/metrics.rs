@@ -89,11 +89,7 @@ impl Metrics {
             "Questions to the API server about tokens of ServiceAccounts by outcome",
             metrics.reviews.clone(),
         );
-        registry.register(
-            "credentials",
-            "Secrets and CAs that admit agents by method",
-            metrics.credentials.clone(),
-        );
+        registry.register("credentials", "Secrets and CAs that admit agents by method", metrics.credentials.clone());
         metrics
     }
 

@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use super::{
-    claims,
+    claims, clock,
     fault::Fault,
     metrics::{Metrics, ReviewOutcome},
     rate::Rate,
@@ -169,7 +169,7 @@ impl Reviews {
             refused: Answers::default(),
             answers: 0,
             turns: HashMap::new(),
-            paid_until: now(),
+            paid_until: clock(),
             unreachable_until: None,
             complained: None,
         };
@@ -180,7 +180,7 @@ impl Reviews {
     /// who queued before they had failed too often do not go on.
     pub(super) async fn review(&self, question: Question<'_>, check: impl Fn() -> Result<(), Fault>) -> Verdict {
         let Question { digest, audiences, .. } = question;
-        if let Some(verdict) = self.memory().recall(digest, audiences, now()) {
+        if let Some(verdict) = self.memory().recall(digest, audiences, clock()) {
             return verdict;
         }
         match timeout(PATIENCE, self.ask(question, check)).await {
@@ -197,13 +197,13 @@ impl Reviews {
         check()?;
         {
             let mut memory = self.memory();
-            if let Some(verdict) = memory.recall(digest, audiences, now()) {
+            if let Some(verdict) = memory.recall(digest, audiences, clock()) {
                 return verdict;
             }
-            if RATE.wait(memory.paid_until, now()).is_some() {
+            if RATE.wait(memory.paid_until, clock()).is_some() {
                 return memory.fall_back(digest, audiences);
             }
-            memory.paid_until = RATE.pay(memory.paid_until, now());
+            memory.paid_until = RATE.pay(memory.paid_until, clock());
         }
         match self.api.create(&PostParams::default(), &review_of(question)).await {
             Ok(TokenReview { status: Some(status), .. }) => self.conclude(question, judge(&status, audiences)),
@@ -218,16 +218,16 @@ impl Reviews {
 
     fn conclude(&self, question: Question<'_>, verdict: Verdict) -> Verdict {
         self.metrics.reviewed(if verdict.is_ok() { ReviewOutcome::Accepted } else { ReviewOutcome::Refused });
-        self.memory().remember(question.digest, question.audiences.clone(), &verdict, now());
+        self.memory().remember(question.digest, question.audiences.clone(), &verdict, clock());
         verdict
     }
 
     fn unreachable(&self, Question { digest, audiences, .. }: Question<'_>, why: &str) -> Verdict {
         self.metrics.reviewed(ReviewOutcome::Failed);
         let mut memory = self.memory();
-        memory.unreachable_until = Some(now() + PAUSE);
-        if memory.complained.is_none_or(|told| now() >= told + COMPLAINT) {
-            memory.complained = Some(now());
+        memory.unreachable_until = Some(clock() + PAUSE);
+        if memory.complained.is_none_or(|told| clock() >= told + COMPLAINT) {
+            memory.complained = Some(clock());
             tracing::warn!(error = why, "the API server cannot be asked about tokens of ServiceAccounts");
         }
         memory.fall_back(digest, audiences)
@@ -256,11 +256,6 @@ fn judge(status: &TokenReviewStatus, asked: &BTreeSet<String>) -> Verdict {
     let audiences: BTreeSet<String> =
         status.audiences.iter().flatten().filter(|audience| asked.contains(*audience)).cloned().collect();
     if audiences.is_empty() { Err(Fault::WrongAudience) } else { Ok(Reviewed { account, audiences }) }
-}
-
-/// The clock of the runtime, which tests move by hand.
-fn now() -> Instant {
-    tokio::time::Instant::now().into_std()
 }
 
 #[cfg(test)]
@@ -319,7 +314,7 @@ mod tests {
             digest[..8].copy_from_slice(&number.to_be_bytes());
             Digest(digest)
         };
-        let answer = |number| Answer { asked: asked(), at: now(), verdict: Err(Fault::ReviewRefused), number };
+        let answer = |number| Answer { asked: asked(), at: clock(), verdict: Err(Fault::ReviewRefused), number };
         for number in 0..=10_000 {
             answers[0].insert(token(number), answer(number));
             answers[1].insert(token(0), answer(number));

@@ -251,7 +251,10 @@ mod tests {
 
     #[test]
     fn a_token_is_bound_to_the_fleet_of_its_label_or_to_the_namespace() {
-        assert_eq!(token(json!({"opamp.dev/fleet": "edge"}), json!({"token": TOKEN})), Ok("token:telemetry/edge".into()));
+        assert_eq!(
+            token(json!({"opamp.dev/fleet": "edge"}), json!({"token": TOKEN})),
+            Ok("token:telemetry/edge".into())
+        );
         assert_eq!(token(json!({}), json!({"token": TOKEN})), Ok("token:telemetry/*".into()));
     }
 
@@ -276,7 +279,8 @@ mod tests {
     #[test]
     fn one_line_break_at_the_end_is_not_part_of_a_token() {
         for value in ["0123456789abcdef", "0123456789abcdef\n", "0123456789abcdef\r\n"] {
-            let row = Row::of_token(&secret(&json!({}), &json!({"token": value, "expiresAt": "2026-11-29T00:00:00Z\n"})));
+            let row =
+                Row::of_token(&secret(&json!({}), &json!({"token": value, "expiresAt": "2026-11-29T00:00:00Z\n"})));
             assert_eq!(row.unwrap().digest, digest(TOKEN.as_bytes()), "{value:?}");
         }
     }
@@ -286,7 +290,10 @@ mod tests {
         let labels = json!({"opamp.dev/fleet": "edge"});
         let read = |labels: &Value, data: Value| Row::of_user(&secret(labels, &data));
         let row = read(&labels, json!({"username": "gate\n", "password": "pa:ss\n"})).unwrap();
-        assert_eq!((row.identity.to_string().as_str(), row.digest), ("basic:telemetry/edge/gate", digest(b"gate:pa:ss")));
+        assert_eq!(
+            (row.identity.to_string().as_str(), row.digest),
+            ("basic:telemetry/edge/gate", digest(b"gate:pa:ss"))
+        );
         for (labels, data, expected) in [
             (json!({}), json!({"username": "gate", "password": "x"}), Unusable::Fleet),
             (json!({"opamp.dev/fleet": ""}), json!({"username": "gate", "password": "x"}), Unusable::Fleet),

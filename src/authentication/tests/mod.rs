@@ -1,0 +1,1 @@
+//! The whole against an API server in memory.
