@@ -107,8 +107,16 @@ impl Watched {
 impl Feed {
     pub(super) fn new(authenticator: Arc<Authenticator>, scope: Scope, notices: mpsc::Receiver<Notice>) -> Self {
         let (tokens, users) = (Mirror::new(scope.parts()), Mirror::new(scope.parts()));
-        Self { authenticator, scope, notices, tokens, users, authorities: BTreeMap::new(), clashes: BTreeSet::new(),
-            left_out: None }
+        Self {
+            authenticator,
+            scope,
+            notices,
+            tokens,
+            users,
+            authorities: BTreeMap::new(),
+            clashes: BTreeSet::new(),
+            left_out: None,
+        }
     }
 
     /// Watches until it is told to stop; to be run once. With the API server away what was known stays known.
