@@ -20,6 +20,8 @@ pub struct CertificateFacts {
     pub serial: Serial,
     /// Its key.
     pub key: KeyId,
+    /// SHA-256 of the name of its issuer.
+    pub issuer_name: KeyId,
     /// It counts from then.
     pub not_before: Timestamp,
     /// It counts until then.
@@ -50,6 +52,7 @@ impl CertificateFacts {
         Ok(Self {
             serial: Serial::from_der(certificate.raw_serial()).ok_or(Unreadable)?,
             key: KeyId::of(certificate.public_key().raw),
+            issuer_name: KeyId::of(certificate.issuer().as_raw()),
             not_before: timestamp(validity.not_before.timestamp())?,
             not_after: timestamp(validity.not_after.timestamp())?,
             uris: uris(&certificate)?,

@@ -2,14 +2,21 @@
 
 pub mod anchors;
 pub mod authority;
+pub mod certificates;
 pub mod facts;
 pub mod key;
 pub mod name;
 pub mod pem;
 pub mod profile;
+pub mod published;
+pub mod renewal;
 pub mod request;
+pub mod requests;
 pub mod revocations;
 pub mod serial;
+pub mod stored;
+pub mod trust;
+mod writes;
 
 #[cfg(test)]
 mod tests;

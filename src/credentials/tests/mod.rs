@@ -1,6 +1,7 @@
 //! What the tests of this module share, and the stories that concern more than one part.
 
 mod requests;
+mod stored;
 
 use std::time::Duration;
 
