@@ -36,7 +36,7 @@ impl Agents for Bridge {
         _peer: &'a Peer,
     ) -> BoxFuture<'a, Result<Arc<Principal>, Refusal>> {
         let principal = Principal::anonymous();
-        let outcome = if self.catalog.load().admits(Claimant::present(&principal)) {
+        let outcome = if self.catalog.load().admits(Claimant::recorded(&principal.identity)) {
             Ok(Arc::new(principal))
         } else {
             let challenge = "Bearer realm=\"opamp\"";

@@ -20,3 +20,4 @@ mod restarts;
 mod scale;
 mod secrets;
 mod templates;
+mod tls;

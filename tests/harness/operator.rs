@@ -203,8 +203,10 @@ pub fn binary() -> PathBuf {
 fn command(started: &Started, listen: SocketAddr, admin: SocketAddr) -> Command {
     let log = OpenOptions::new().create(true).append(true).open(&started.log).expect("a log file");
     let mut command = Command::new(binary());
+    let has_tls = started.flags.iter().any(|flag| flag == "--tls-secret");
     command
-        .args(["run", "--plaintext", "--replica-name", &started.replica, "--log-format", "Json"])
+        .args(["run", "--replica-name", &started.replica, "--log-format", "Json"])
+        .args((!has_tls).then_some("--plaintext"))
         .args(["--listen", &listen.to_string(), "--admin-listen", &admin.to_string()])
         .args(["--namespace", &started.namespace, "--anonymous-namespaces", &started.fleets])
         // Other tests' fleets on a shared cluster are none of its business.
