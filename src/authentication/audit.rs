@@ -27,7 +27,7 @@ pub enum Outcome {
     Refused,
     /// It was in, and is no longer.
     Ended,
-    /// It was given another instance_uid.
+    /// It was given another `instance_uid`.
     Renamed,
     /// It waits for a person's approval.
     Held,
@@ -154,7 +154,25 @@ impl Journal {
 
 #[cfg(test)]
 mod tests {
+    use std::{io, sync::Arc};
+
+    use serde_json::{Value, json};
+
     use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
 
     fn refusal(address: [u8; 4], reason: &'static str) -> Access {
         Access {
@@ -166,6 +184,37 @@ mod tests {
             remote: (address, 4711).into(),
             reason,
         }
+    }
+
+    #[test]
+    fn every_line_has_every_field() {
+        let lines = Lines::default();
+        let written = lines.clone();
+        let subscriber = tracing_subscriber::fmt().json().without_time().with_writer(move || written.clone()).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            record(&refusal([192, 0, 2, 1], "UnknownToken"));
+            record(&Access {
+                outcome: Outcome::Granted,
+                identity: Identity::parse("token:telemetry/*"),
+                fleet: Some(("telemetry".into(), "edge".into())),
+                uid: InstanceUid::from_name("0190a5c4-7e2f-7cc0-8000-000000000001"),
+                ..refusal([192, 0, 2, 1], "Joined")
+            });
+        });
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        let expected = [
+            json!({"message": "access", "outcome": "refused", "method": "EnrollmentToken", "identity": "",
+                "namespace": "", "fleet": "", "uid": "", "remote": "192.0.2.1:4711", "reason": "UnknownToken", "count": 1}),
+            json!({"message": "access", "outcome": "granted", "method": "EnrollmentToken",
+                "identity": "token:telemetry/*", "namespace": "telemetry", "fleet": "edge",
+                "uid": "0190a5c4-7e2f-7cc0-8000-000000000001", "remote": "192.0.2.1:4711", "reason": "Joined", "count": 1}),
+        ];
+        let found: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        for (found, expected) in found.iter().zip(&expected) {
+            assert_eq!((&found["fields"], &found["target"]), (expected, &json!("opamp_operator::audit")));
+            assert_eq!(found["level"], "INFO");
+        }
+        assert_eq!(found.len(), 2);
     }
 
     #[test]

@@ -224,19 +224,20 @@ impl Authenticator {
         self.synced.send_replace(true);
     }
 
-    /// A certificate that the operator issued decides, whatever else is shown: an agent that has one may still send the
-    /// token that it came with, which may be gone. Otherwise `Authorization` decides if it is there, also beside a
-    /// certificate that does not count any more: that is how an agent comes back after its end. Then any other
-    /// certificate. Only who shows nothing at all is anonymous.
+    /// A certificate that the operator issued decides if its fleet takes it, whatever else is shown: an agent that has one
+    /// may still send the token that it came with, which may be gone. Otherwise `Authorization` decides if it is there:
+    /// that is how an agent comes back whose certificate has ended. Then any other certificate. Only who shows nothing
+    /// at all is anonymous.
     async fn identify(&self, headers: &HeaderMap, peer: &Peer, now: Now) -> (Method, Result<Principal, Failure>) {
         let chain = peer.certificates.as_deref().filter(|chain| !chain.is_empty());
         let own = chain.map(|chain| self.own_certificate(chain, now.wall));
-        if let Some(Ok(principal)) = own {
-            return (Method::ClientCertificate, Ok(principal));
-        }
         let has_authorization = headers.contains_key(AUTHORIZATION);
-        if own.is_none() && !has_authorization {
-            return (Method::Anonymous, Ok(Principal::anonymous()));
+        match own {
+            Some(Ok(principal)) if !has_authorization || self.is_admitted(&principal) => {
+                return (Method::ClientCertificate, Ok(principal));
+            }
+            None if !has_authorization => return (Method::Anonymous, Ok(Principal::anonymous())),
+            Some(Ok(_) | Err(_)) | None => {}
         }
         let source = Source::of(peer.address);
         if let Err(fault) = self.check(source, now.instant) {
@@ -246,7 +247,7 @@ impl Authenticator {
             (Err(fault), _) => (Method::Unknown, Err(fault.into())),
             (Ok(Some(credential)), _) => self.by_authorization(&credential, source, now).await,
             (Ok(None), Some(chain)) => (Method::ClientCertificate, self.by_certificate(chain, own, now.wall)),
-            (Ok(None), None) => (Method::Unknown, Err(Fault::Malformed.into())),
+            (Ok(None), None) => (Method::Anonymous, Ok(Principal::anonymous())),
         }
     }
 
@@ -323,7 +324,10 @@ impl Authenticator {
             return Err(Fault::NotAdmitted.into());
         }
         let question = Question { token, digest, audiences: &audiences };
-        let reviewed = self.reviews.review(question, || self.check(source, super::clock())).await?;
+        let mut patience = Patience { authenticator: self, source, is_over: false };
+        let reviewed = self.reviews.review(question, || self.check(source, super::clock())).await;
+        patience.is_over = true;
+        let reviewed = reviewed?;
         Ok(Principal {
             identity: reviewed.account,
             audiences: reviewed.audiences.iter().map(|text| audience(text)).collect(),
@@ -334,7 +338,7 @@ impl Authenticator {
 
     /// An identity that no fleet takes is refused before anything is opened.
     fn admit(&self, principal: Principal) -> Result<Principal, Failure> {
-        if self.catalog.load().admits(Claimant::present(&principal)) {
+        if self.is_admitted(&principal) {
             return Ok(principal);
         }
         match principal.proof {
@@ -343,6 +347,10 @@ impl Authenticator {
                 Err(Failure { fault: Fault::NotAdmitted, identity: Some(principal.identity) })
             }
         }
+    }
+
+    fn is_admitted(&self, principal: &Principal) -> bool {
+        self.catalog.load().admits(Claimant::present(principal))
     }
 
     fn check(&self, source: Source, now: Instant) -> Result<(), Fault> {
@@ -400,6 +408,22 @@ impl Authenticator {
     fn failures(&self) -> MutexGuard<'_, Failures> {
         // No holder can leave half a change behind.
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Somebody waits for the API server's word. Who goes away meanwhile is taken for one who guesses: else the limit on
+/// failures would not hold for those who do not wait to hear of them.
+struct Patience<'a> {
+    authenticator: &'a Authenticator,
+    source: Source,
+    is_over: bool,
+}
+
+impl Drop for Patience<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.authenticator.failures().note(self.source, super::clock());
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Why a credential does not open anything. For the log and the metrics; the peer is told none of it, because whoever
 /// guesses would learn from it which part was right.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum Fault {
+pub(super) enum Fault {
     /// No credential was shown, and no fleet takes agents without one.
     #[error("no credential was shown")]
     NoCredential,
@@ -55,8 +55,7 @@ pub enum Fault {
 
 impl Fault {
     /// One fixed word a variant, for the audit line and events.
-    #[must_use]
-    pub fn reason(self) -> &'static str {
+    pub(super) fn reason(self) -> &'static str {
         match self {
             Self::NoCredential => "NoCredential",
             Self::Malformed => "Malformed",

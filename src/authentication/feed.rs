@@ -148,14 +148,14 @@ impl Feed {
                         let Some(Some(seen)) = events.next().now_or_never() else { break };
                         self.apply(seen);
                     }
-                    self.publish(*synced.borrow());
+                    self.publish();
                 }
                 // Both live as long as the process.
                 Ok(()) = fleets.changed() => {
                     self.watch_authorities(watches, &mut events);
-                    self.publish(*synced.borrow());
+                    self.publish();
                 }
-                Ok(()) = synced.changed() => self.publish(*synced.borrow()),
+                Ok(()) = synced.changed() => self.publish(),
                 Ok(()) = trust.changed() => authenticator.tell(),
                 () = sleep(expiry) => authenticator.tell(),
                 _ = sweep.tick() => authenticator.journal().sweep(super::clock()),
@@ -200,8 +200,8 @@ impl Feed {
             let shown = key.clone();
             let stream = watch(watches, part, one, move |event| Seen::Authority(shown.clone(), event));
             events.push(stream.take_until(stop.clone().cancelled_owned()).boxed());
-            let watched = Watched { _watch: stop.drop_guard(), is_known: false, is_listed: false, authorities: None };
-            self.authorities.insert(key, watched);
+            let named = Watched { _watch: stop.drop_guard(), is_known: false, is_listed: false, authorities: None };
+            self.authorities.insert(key, named);
         }
     }
 
@@ -221,18 +221,8 @@ impl Feed {
         }
     }
 
-    fn publish(&mut self, has_fleets: bool) {
-        let catalog = self.authenticator.catalog().load();
-        let authorities = |fleet: &FleetEntry| {
-            let held = named(fleet).filter_map(|key| self.authorities.get(&key)?.authorities.clone());
-            held.collect::<Vec<_>>()
-        };
-        let fleets = catalog.fleets().map(|fleet| (fleet.as_ref(), authorities(fleet)));
-        let believed = Believed {
-            tokens: Table::new(self.tokens.iter().filter_map(|(_, row)| row.as_ref())),
-            users: Table::new(self.users.iter().filter_map(|(_, row)| row.as_ref())),
-            authorities: ClientCas::new(fleets.filter(|(_, authorities)| !authorities.is_empty()).collect()),
-        };
+    fn publish(&mut self) {
+        let believed = self.believed();
         let clashes: BTreeSet<_> = believed.tokens.clashes().into_iter().chain(believed.users.clashes()).collect();
         for identities in clashes.difference(&self.clashes) {
             tracing::warn!(
@@ -242,10 +232,30 @@ impl Feed {
         }
         self.clashes = clashes;
         self.authenticator.believe(believed, Timestamp::now());
-        let is_complete = self.tokens.is_complete() && self.users.is_complete();
-        if has_fleets && is_complete && self.authorities.values().all(|watched| watched.is_known) {
+        if self.is_complete() {
             self.authenticator.mark_synced();
         }
+    }
+
+    fn believed(&self) -> Believed {
+        let catalog = self.authenticator.catalog().load();
+        let authorities = |fleet: &FleetEntry| {
+            let held = named(fleet).filter_map(|key| self.authorities.get(&key)?.authorities.clone());
+            held.collect::<Vec<_>>()
+        };
+        let fleets = catalog.fleets().map(|fleet| (fleet.as_ref(), authorities(fleet)));
+        Believed {
+            tokens: Table::new(self.tokens.iter().filter_map(|(_, row)| row.as_ref())),
+            users: Table::new(self.users.iter().filter_map(|(_, row)| row.as_ref())),
+            authorities: ClientCas::new(fleets.filter(|(_, authorities)| !authorities.is_empty()).collect()),
+        }
+    }
+
+    /// Whether everything was listed at least once. Which CAs there are is known with the fleets.
+    fn is_complete(&self) -> bool {
+        let has_fleets = *self.authenticator.catalog().synced().borrow();
+        let has_secrets = self.tokens.is_complete() && self.users.is_complete();
+        has_fleets && has_secrets && self.authorities.values().all(|named| named.is_known)
     }
 
     /// How long until something expires.

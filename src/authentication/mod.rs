@@ -11,7 +11,8 @@
 //! | nothing | | anonymous |
 //!
 //! They are asked in this order, and the first that is shown decides; a certificate of the operator's CA that does not
-//! count leaves it to `Authorization`, if that is there. What is shown and does not count is never taken for nothing.
+//! count, or that no fleet takes any more, leaves it to `Authorization`, if that is there. What is shown and does not
+//! count is never taken for nothing.
 //!
 //! The [`Authenticator`] answers from memory; the [`Feed`] keeps it up to date. Of tokens and passwords only SHA-256 is
 //! kept. Who fails is told nothing but that; how often one address may fail is limited, so that guessing is slow. The
@@ -41,7 +42,6 @@ mod tests;
 
 pub use self::{
     authenticator::{Authenticator, Surroundings},
-    fault::Fault,
     feed::{ENROLLMENT_TOKEN_TYPE, Feed},
     metrics::Metrics,
 };

@@ -243,8 +243,8 @@ mod tests {
         secret
     }
 
-    fn token(labels: Value, data: Value) -> Result<String, Unusable> {
-        Row::of_token(&secret(&labels, &data)).map(|row| row.identity.to_string())
+    fn token(labels: &Value, data: &Value) -> Result<String, Unusable> {
+        Row::of_token(&secret(labels, data)).map(|row| row.identity.to_string())
     }
 
     const TOKEN: &str = "0123456789abcdef";
@@ -252,10 +252,10 @@ mod tests {
     #[test]
     fn a_token_is_bound_to_the_fleet_of_its_label_or_to_the_namespace() {
         assert_eq!(
-            token(json!({"opamp.dev/fleet": "edge"}), json!({"token": TOKEN})),
+            token(&json!({"opamp.dev/fleet": "edge"}), &json!({"token": TOKEN})),
             Ok("token:telemetry/edge".into())
         );
-        assert_eq!(token(json!({}), json!({"token": TOKEN})), Ok("token:telemetry/*".into()));
+        assert_eq!(token(&json!({}), &json!({"token": TOKEN})), Ok("token:telemetry/*".into()));
     }
 
     #[test]
@@ -272,7 +272,7 @@ mod tests {
             (json!({}), json!({"token": TOKEN, "expiresAt": "tomorrow"}), Unusable::Expiry),
             (json!({}), json!({"token": TOKEN, "expiresAt": "2026-11-29"}), Unusable::Expiry),
         ] {
-            assert_eq!(token(labels, data.clone()), Err(expected), "{data}");
+            assert_eq!(token(&labels, &data), Err(expected), "{data}");
         }
     }
 

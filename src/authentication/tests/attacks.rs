@@ -150,6 +150,11 @@ async fn certificates_open_what_their_authority_is_believed_about() {
         ("not yet valid", visitor().with(&[own.agent(|it| it.not_before = date(60))]), "401"),
         ("of another cluster", visitor().with(&[name(&format!("opamp://d/telemetry/edge/{UID}"))]), "401"),
         ("of no agent", visitor().with(&[own.client(|_| {})]), "401"),
+        (
+            "of a fleet that is gone, and a token",
+            bearer(TOKEN).with(&[name(&format!("opamp://c/telemetry/gone/{UID}"))]),
+            "token:telemetry/edge",
+        ),
         ("of a fleet that is gone", visitor().with(&[name(&format!("opamp://c/telemetry/gone/{UID}"))]), "401"),
         (
             "CA:TRUE",

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::time::advance;
+use tokio::time::{advance, timeout};
 
 use super::{Bench, Visitor, account_token, api_server::Reviewing, bearer, fleet, jwt};
 
@@ -62,6 +62,17 @@ async fn forged_tokens_of_one_address_do_not_flood_the_api_server() {
     assert!(asked <= 10 + 16, "ten failures, and what was under way: {asked}");
     answers.dedup();
     assert_eq!(answers, ["401", "429"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_goes_away_before_the_answer_has_failed() {
+    let bench = bench().await;
+    for number in 0..10 {
+        let visitor = bearer(&numbered(number));
+        assert!(timeout(Duration::from_millis(1), bench.enter(&visitor)).await.is_err(), "attempt {number}");
+    }
+    assert_eq!(bench.enter(&bearer(&numbered(10))).await, "429");
+    assert_eq!(bench.server.reviews().len(), 10);
 }
 
 #[tokio::test(start_paused = true)]
