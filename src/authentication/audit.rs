@@ -154,25 +154,10 @@ impl Journal {
 
 #[cfg(test)]
 mod tests {
-    use std::{io, sync::Arc};
-
     use serde_json::{Value, json};
 
     use super::*;
-
-    #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Lines {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::authentication::tests::Lines;
 
     fn refusal(address: [u8; 4], reason: &'static str) -> Access {
         Access {

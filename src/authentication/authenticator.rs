@@ -50,7 +50,7 @@ const MOST_AUDIENCES: usize = 32;
 /// What an authenticator works with.
 #[derive(Clone)]
 pub struct Surroundings {
-    /// For TokenReviews; without retries of its own.
+    /// For `TokenReviews`; without retries of its own.
     pub client: Client,
     /// The fleets.
     pub catalog: Arc<CatalogHandle>,
@@ -69,7 +69,7 @@ pub(super) struct Believed {
 }
 
 /// Finds out who somebody is. One for each replica; nothing in it waits but for the API server's word on a token of a
-/// ServiceAccount.
+/// `ServiceAccount`.
 pub struct Authenticator {
     catalog: Arc<CatalogHandle>,
     trust: Trust,
@@ -133,7 +133,7 @@ impl Authenticator {
     /// [`Principal::expires`] has passed, and once when a session has begun: it may have been taken away while the
     /// session was being opened.
     ///
-    /// Of a ServiceAccount only the end of its token is known: that the account was deleted shows when the token is shown
+    /// Of a `ServiceAccount` only the end of its token is known: that the account was deleted shows when the token is shown
     /// again.
     #[must_use]
     pub fn is_valid(&self, principal: &Principal, now: Timestamp) -> bool {
@@ -436,7 +436,7 @@ fn principal_of(row: Row) -> Principal {
     }
 }
 
-/// The audiences of a token that would do: the ones of fleets that take ServiceAccounts.
+/// The audiences of a token that would do: the ones of fleets that take `ServiceAccounts`.
 fn audiences(claims: &Claims, catalog: &Catalog) -> BTreeSet<String> {
     let mut fleets =
         catalog.fleets().filter(|fleet| fleet.enrollment.methods().contains(&EnrollmentMethod::ServiceAccount));

@@ -1,4 +1,4 @@
-//! What a token of a ServiceAccount says of itself. Nothing of it is believed: it only shows which tokens the API server
+//! What a token of a `ServiceAccount` says of itself. Nothing of it is believed: it only shows which tokens the API server
 //! need not be asked about.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -44,7 +44,7 @@ pub(super) fn looks_like_jwt(token: &str) -> bool {
 }
 
 impl Claims {
-    /// Reads the claims of a token that could be one of a ServiceAccount.
+    /// Reads the claims of a token that could be one of a `ServiceAccount`.
     pub(super) fn read(token: &str) -> Result<Self, Fault> {
         let mut parts = token.split('.');
         let mut part = || parts.next().filter(|part| !part.is_empty()).ok_or(Fault::Malformed);

@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 use super::fault::Fault;
 use crate::opamp::identity::Digest;
 
-/// The longest value that is looked at. Tokens of ServiceAccounts have about 1 KiB.
+/// The longest value that is looked at. Tokens of `ServiceAccounts` have about 1 KiB.
 pub(super) const LONGEST: usize = 8 << 10;
 
 /// A credential as it was shown. It has no `Debug`: it is a secret.

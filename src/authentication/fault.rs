@@ -12,7 +12,7 @@ pub(super) enum Fault {
     /// `Authorization` is there more than once, too long, not visible ASCII, of an unknown scheme or not well-formed.
     #[error("the Authorization header is malformed")]
     Malformed,
-    /// No Secret holds this token, and it is no token of a ServiceAccount.
+    /// No Secret holds this token, and it is no token of a `ServiceAccount`.
     #[error("the token is not known")]
     UnknownToken,
     /// No Secret holds this pair of user and password.
@@ -27,7 +27,7 @@ pub(super) enum Fault {
     /// The token is meant for nobody here.
     #[error("the token is for another audience")]
     WrongAudience,
-    /// The token is of a user, or of whatever is no ServiceAccount.
+    /// The token is of a user, or of whatever is no `ServiceAccount`.
     #[error("the token is not of a ServiceAccount")]
     NotServiceAccount,
     /// The API server does not know the token.

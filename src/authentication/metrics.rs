@@ -62,7 +62,7 @@ struct ReviewLabels {
     outcome: ReviewOutcome,
 }
 
-/// What became of a TokenReview.
+/// What became of a `TokenReview`.
 #[derive(Clone, Copy, Debug, EncodeLabelValue, Eq, Hash, PartialEq)]
 pub(super) enum ReviewOutcome {
     Accepted,

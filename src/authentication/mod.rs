@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | a certificate of the operator's CA | [`crate::credentials`]: CAs that are trusted, serials that were revoked | one agent of one fleet |
 //! | `Authorization: Bearer`, an enrollment token | Secrets of type `opamp.dev/enrollment-token` | a fleet, or a namespace |
-//! | `Authorization: Bearer`, a token of a ServiceAccount | the API server's TokenReview | the account |
+//! | `Authorization: Bearer`, a token of a `ServiceAccount` | the API server's `TokenReview` | the account |
 //! | `Authorization: Basic` | Secrets of type `kubernetes.io/basic-auth` with the label `opamp.dev/fleet` | a user of a fleet |
 //! | a certificate of another CA | Secrets that `enrollment.clientCAs` name | whoever has the key, in that fleet |
 //! | nothing | | anonymous |

@@ -1,4 +1,4 @@
-//! Asks the API server who holds a token of a ServiceAccount, and remembers what it said.
+//! Asks the API server who holds a token of a `ServiceAccount`, and remembers what it said.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -245,7 +245,7 @@ fn review_of(Question { token, audiences, .. }: Question<'_>) -> TokenReview {
     TokenReview { spec, ..TokenReview::default() }
 }
 
-/// Accepts the token of a ServiceAccount that is meant for one of these audiences. The API server answers with those that
+/// Accepts the token of a `ServiceAccount` that is meant for one of these audiences. The API server answers with those that
 /// were asked for and that it is meant for; a server that does not know audiences answers with none.
 fn judge(status: &TokenReviewStatus, asked: &BTreeSet<String>) -> Verdict {
     if status.authenticated != Some(true) {

@@ -1,4 +1,4 @@
-//! An API server in memory: Secrets that are listed and watched by selector, and TokenReviews.
+//! An API server in memory: Secrets that are listed and watched by selector, and `TokenReviews`.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,7 @@ use tokio::sync::broadcast;
 
 type Answer = Response<UnsyncBoxBody<Bytes, std::io::Error>>;
 
-/// What the server says to TokenReviews.
+/// What the server says to `TokenReviews`.
 #[derive(Clone, Copy, Default)]
 pub(super) enum Reviewing {
     #[default]
@@ -35,7 +35,7 @@ struct State {
     /// Tokens by their text: user name and audiences.
     accounts: BTreeMap<String, (String, Vec<String>)>,
     reviewing: Reviewing,
-    /// The audiences of each TokenReview so far.
+    /// The audiences of each `TokenReview` so far.
     reviews: Vec<Value>,
     events: Vec<Value>,
 }
@@ -91,7 +91,7 @@ impl ApiServer {
         self.state().reviewing = reviewing;
     }
 
-    /// The audiences of each TokenReview since this was asked last.
+    /// The audiences of each `TokenReview` since this was asked last.
     pub(super) fn reviews(&self) -> Vec<Value> {
         std::mem::take(&mut self.state().reviews)
     }

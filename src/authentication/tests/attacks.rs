@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{
-    Bench, TOKEN, UID, Visitor, account_token, basic, bearer,
+    Bench, Lines, TOKEN, UID, Visitor, account_token, basic, bearer,
     certificates::{Ca, date, uri},
     fleet, jwt, secret, token_secret, visitor,
 };
@@ -246,6 +246,43 @@ async fn no_answer_tells_which_part_was_wrong() {
     answers.dedup();
     let challenge = "Bearer realm=\"opamp\", Basic realm=\"opamp\", charset=\"UTF-8\"";
     assert_eq!(answers, [Refusal::Unauthorized { challenge, message: "a valid credential is needed" }]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_credential_shows_in_the_log() {
+    let lines = Lines::default();
+    let written = lines.clone();
+    // What libraries say at debug level, the texts of the API server among it, nobody asks for by default.
+    let subscriber = tracing_subscriber::fmt().with_env_filter("info,opamp_operator=trace").with_ansi(false);
+    let guard = tracing::subscriber::set_default(subscriber.with_writer(move || written.clone()).finish());
+    let (bench, ..) = two_tenants().await;
+    let account = account_token("telemetry", "collector", "opamp.dev");
+    for visitor in [
+        bearer(TOKEN),
+        bearer("token-that-expired"),
+        bearer("token-of-two-tenants"),
+        bearer("canary-of-a-guesser"),
+        bearer(&account),
+        basic("gate:open sesame"),
+        basic("gate:canary-password"),
+        visitor().showing("Bearer canary \"quoted\""),
+    ] {
+        bench.enter(&visitor).await;
+    }
+    bench.server.put(token_secret("telemetry", "edge", None, &json!({"token": "canary with a space in it"})));
+    bench.server.review(super::api_server::Reviewing::Failing(500));
+    bench.enter(&bearer(&account_token("telemetry", "other", "opamp.dev"))).await;
+    tokio::time::sleep(std::time::Duration::from_secs(30)).await;
+    drop(guard);
+    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    assert!(text.contains("opamp_operator::audit") && text.contains("UnknownToken"), "{text}");
+    assert!(text.contains("a Secret admits nobody") && text.contains("cannot be asked"), "{text}");
+    let signature = account.rsplit('.').next().unwrap();
+    let payload = account.split('.').nth(1).unwrap();
+    for canary in ["token-", "canary", "sesame", "letter-of", "of-a-registry", "next-token", signature, payload] {
+        let shown: Vec<_> = text.lines().filter(|line| line.contains(canary)).collect();
+        assert!(shown.is_empty(), "{canary}: {shown:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,11 @@ mod certificates;
 mod reviews;
 mod sessions;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    io,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
@@ -153,9 +157,24 @@ fn basic(pair: &str) -> Visitor {
     visitor().showing(&format!("Basic {}", STANDARD.encode(pair)))
 }
 
-/// A token of a ServiceAccount for this audience, which counts for an hour.
+/// A token of a `ServiceAccount` for this audience, which counts for an hour.
 fn account_token(namespace: &str, name: &str, audience: &str) -> String {
     let expires = server::now().wall.as_second() + 3_600;
     let user = format!("system:serviceaccount:{namespace}:{name}");
     jwt(&json!({"alg": "RS256", "kid": "k"}), &json!({"sub": user, "aud": [audience], "exp": expires}))
+}
+
+/// The log of a test.
+#[derive(Clone, Default)]
+pub(super) struct Lines(pub(super) Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
