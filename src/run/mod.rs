@@ -101,10 +101,8 @@ impl Operator {
         let mut background = bridging.start(&settings, &clients, loader, &alarm);
         let certificate = settings.tls_secret().map(|secret| {
             readiness.missing("certificate");
-            let certificate = ListenerCertificate::new(secret, server.1.clone());
-            let shown = Arc::clone(certificate.shown());
-            let run = certificate.run(clients.watches.clone());
-            background.push(Part::start_endless("certificate of the listener", &alarm, run));
+            let (shown, part) = show_certificate(ListenerCertificate::new(secret, server.1.clone()), &clients, &alarm);
+            background.push(part);
             shown
         });
         let (client, namespace, holder) = (&clients.requests, &settings.namespace, &settings.holder);
@@ -200,6 +198,17 @@ impl Operator {
         futures::future::join_all(self.background.into_iter().map(Part::end)).await;
         tracing::info!("stopped");
     }
+}
+
+/// Has the listener show what its Secret holds.
+fn show_certificate(
+    certificate: ListenerCertificate,
+    clients: &Clients,
+    alarm: &Alarm,
+) -> (Arc<ServerCertificate>, Part) {
+    let shown = Arc::clone(certificate.shown());
+    let part = Part::start_endless("certificate of the listener", alarm, certificate.run(clients.watches.clone()));
+    (shown, part)
 }
 
 /// What serves agents, in every replica.
