@@ -159,6 +159,12 @@ impl Authority {
         write_certificates(&self.chain)
     }
 
+    /// The same in DER.
+    #[must_use]
+    pub fn chain_der(&self) -> &[CertificateDer<'static>] {
+        &self.chain
+    }
+
     pub(super) fn issuer(&self) -> &Issuer<'static, KeyPair> {
         &self.issuer
     }

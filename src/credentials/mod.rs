@@ -2,18 +2,23 @@
 
 pub mod anchors;
 pub mod authority;
+pub mod carry;
 pub mod certificates;
 pub mod facts;
+pub mod generations;
 pub mod key;
 pub mod name;
 pub mod pem;
+pub mod plan;
 pub mod profile;
 pub mod published;
 pub mod renewal;
 pub mod request;
 pub mod requests;
 pub mod revocations;
+pub mod roll;
 pub mod serial;
+pub mod server_certificate;
 pub mod stored;
 pub mod trust;
 mod writes;

@@ -26,12 +26,7 @@ impl Authority {
         lifetime: Duration,
         now: Timestamp,
     ) -> Result<Issued, AuthorityError> {
-        let mut profile = CertificateParams::default();
-        profile.distinguished_name = common_name(&name.uid.to_string());
-        profile.subject_alt_names = vec![SanType::URI(name.to_string().try_into()?)];
-        profile.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        profile.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        self.sign(profile, key, lifetime, now)
+        self.sign(agent_profile(name)?, key, lifetime, now)
     }
 
     /// Makes a key for the server, and issues its certificate.
@@ -44,6 +39,16 @@ impl Authority {
         profile.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         Ok((self.sign(profile, &pair, SERVER_LIFETIME, now)?, key))
     }
+}
+
+/// What the certificate of an agent says: who it is, and that it is a client.
+pub(super) fn agent_profile(name: &AgentName) -> Result<CertificateParams, rcgen::Error> {
+    let mut profile = CertificateParams::default();
+    profile.distinguished_name = common_name(&name.uid.to_string());
+    profile.subject_alt_names = vec![SanType::URI(name.to_string().try_into()?)];
+    profile.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    profile.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    Ok(profile)
 }
 
 /// A name by which agents may reach the server.

@@ -17,7 +17,7 @@ use x509_parser::{
     public_key::PublicKey as ParsedKey,
 };
 
-use super::{key::KeyId, name::AgentName};
+use super::{authority::AuthorityError, key::KeyId, name::AgentName, profile::agent_profile};
 use crate::opamp::InstanceUid;
 
 /// Most bytes of a request. One with an RSA key of 8,192 bits has about 3 kB.
@@ -135,6 +135,14 @@ impl CertificateRequest {
             return Err(RequestError::AnotherAgent);
         }
         Ok(Self { pem: pem.into(), key })
+    }
+
+    /// The request for a key that the operator has made, for an issuer that is not its own CA.
+    pub(super) fn make(name: &AgentName, pair: &rcgen::KeyPair) -> Result<Self, AuthorityError> {
+        let parameters = agent_profile(name)?;
+        let pem = parameters.serialize_request(pair)?.pem()?;
+        let key = PublicKey::of(pair).ok_or(AuthorityError::Signing)?;
+        Ok(Self { pem: pem.into_bytes().into(), key })
     }
 
     /// The request as it came.

@@ -206,6 +206,12 @@ impl AgentCertificate {
         self.given.iter().flat_map(|given| std::iter::once(&given.certificate).chain(&given.former))
     }
 
+    /// Whose it is.
+    #[must_use]
+    pub fn holder(&self) -> Holder {
+        Holder { agent: self.agent, namespace: self.key.namespace.clone(), fleet: self.fleet.clone() }
+    }
+
     /// Whether the key is the one that this Secret stands for.
     #[must_use]
     pub fn is_for(&self, key: &KeyId) -> bool {

@@ -1,7 +1,10 @@
 //! What the tests of this module share, and the stories that concern more than one part.
 
+mod convergence;
+mod generations;
 mod requests;
 mod stored;
+mod world;
 
 use std::time::Duration;
 

@@ -39,7 +39,7 @@ fn operator_born() -> Secret {
 }
 
 /// As the API server applies a merge patch.
-fn patched(secret: &Secret, patch: &Value) -> Secret {
+pub(super) fn patched(secret: &Secret, patch: &Value) -> Secret {
     fn merge(into: &mut Value, patch: &Value) {
         let Some(fields) = patch.as_object() else {
             *into = patch.clone();
