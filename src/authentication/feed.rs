@@ -293,3 +293,31 @@ fn watch(
     };
     watches.watch(api, config).filter_map(move |event| ready(event.map(&seen))).boxed()
 }
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::ByteString;
+
+    use super::*;
+    use crate::authentication::tests::authority_pem;
+
+    #[test]
+    fn a_secret_that_a_new_list_does_not_show_vouches_for_nobody() {
+        let key = ObjectKey::new("telemetry", "corporate");
+        let mut secret = Secret::default();
+        secret.data = Some([("ca.crt".into(), ByteString(authority_pem().into_bytes()))].into());
+        let watch = CancellationToken::new().drop_guard();
+        let mut watched = Watched { _watch: watch, is_known: false, is_listed: false, authorities: None };
+        for (case, event, expected) in [
+            ("a list begins", Event::Init, (false, false)),
+            ("it is shown", Event::InitApply(secret), (false, true)),
+            ("it is complete", Event::InitDone, (true, true)),
+            ("a new list begins", Event::Init, (true, true)),
+            ("it broke off and begins again", Event::Init, (true, true)),
+            ("it is complete, and shows nothing", Event::InitDone, (true, false)),
+        ] {
+            watched.apply(&key, event);
+            assert_eq!((watched.is_known, watched.authorities.is_some()), expected, "{case}");
+        }
+    }
+}

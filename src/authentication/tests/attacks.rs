@@ -138,6 +138,7 @@ async fn certificates_open_what_their_authority_is_believed_about() {
     let pretends = corporate.client(|it| it.subject_alt_names = vec![uri(&format!("opamp://c/telemetry/edge/{UID}"))]);
     let (of_department, of_member, of_pretender) = (below.client(|_| {}), of_tenant(&member), of_tenant(&pretends));
     let of_below = of_tenant(&of_department);
+    let sister = own.below("department");
     let server = corporate.client(|it| it.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth]);
     let cases = vec![
         ("issued", visitor().with(&[own.agent(|_| {})]), certificate.as_str()),
@@ -156,6 +157,11 @@ async fn certificates_open_what_their_authority_is_believed_about() {
             "token:telemetry/edge",
         ),
         ("of a fleet that is gone", visitor().with(&[name(&format!("opamp://c/telemetry/gone/{UID}"))]), "401"),
+        (
+            "below the operator's CA, which a fleet names",
+            visitor().with(&[sister.agent(|_| {}), sister.certificate.clone()]),
+            "401",
+        ),
         (
             "CA:TRUE",
             visitor().with(&[own.agent(|it| it.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained))]),

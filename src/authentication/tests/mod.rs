@@ -164,6 +164,11 @@ fn account_token(namespace: &str, name: &str, audience: &str) -> String {
     jwt(&json!({"alg": "RS256", "kid": "k"}), &json!({"sub": user, "aud": [audience], "exp": expires}))
 }
 
+/// A CA of no importance.
+pub(super) fn authority_pem() -> String {
+    certificates::Ca::new("corporate").pem
+}
+
 /// The log of a test.
 #[derive(Clone, Default)]
 pub(super) struct Lines(pub(super) Arc<Mutex<Vec<u8>>>);

@@ -165,14 +165,23 @@ async fn an_authority_that_comes_later_is_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_of_a_service_account_ends_with_its_token() {
-    let bench = bench().await;
+async fn a_session_ends_with_the_token_of_its_account_or_its_certificate() {
+    let (own, corporate) = (Ca::new("opamp"), Ca::new("corporate"));
+    let names = edge(&json!([{"secretRef": {"name": "corporate"}}]));
+    let ca = secret("telemetry", "corporate", "Opaque", &json!({}), &json!({"ca.crt": corporate.pem}));
+    let bench = Bench::new(vec![fleet("telemetry", "edge", &names)], vec![ca]).await;
+    bench.trust.take(&own.published());
     let token = account_token("telemetry", "collector", "opamp.dev");
     bench.server.know(&token, "system:serviceaccount:telemetry:collector", &["opamp.dev"]);
-    let principal = bench.principal(&bearer(&token)).await.unwrap();
-    let expires = principal.expires.unwrap();
-    for (moment, expected) in [(Timestamp::now(), true), (expires - Duration::from_secs(1), true), (expires, false)] {
-        assert_eq!(bench.authenticator.is_valid(&principal, moment), expected, "{moment}");
+    let issued = visitor().with(&[own.agent(|_| {})]);
+    let member = visitor().with(&[corporate.client(|_| {})]);
+    for (case, visitor) in [("account", bearer(&token)), ("certificate", issued), ("client CA", member)] {
+        let principal = bench.principal(&visitor).await.unwrap();
+        let expires = principal.expires.unwrap();
+        for (moment, expected) in [(Timestamp::now(), true), (expires - Duration::from_secs(1), true), (expires, false)]
+        {
+            assert_eq!(bench.authenticator.is_valid(&principal, moment), expected, "{case}, {moment}");
+        }
     }
 }
 
