@@ -33,6 +33,7 @@ async fn ends(case: &str, bench: &Bench, principal: &Arc<Principal>, taken_away:
     changed.mark_unchanged();
     taken_away();
     let told = async {
+        changed.changed().await.unwrap();
         while is_valid(bench, principal) {
             changed.changed().await.unwrap();
         }
