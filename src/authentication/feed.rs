@@ -304,8 +304,8 @@ mod tests {
     #[test]
     fn a_secret_that_a_new_list_does_not_show_vouches_for_nobody() {
         let key = ObjectKey::new("telemetry", "corporate");
-        let mut secret = Secret::default();
-        secret.data = Some([("ca.crt".into(), ByteString(authority_pem().into_bytes()))].into());
+        let data = [("ca.crt".into(), ByteString(authority_pem().into_bytes()))];
+        let secret = Secret { data: Some(data.into()), ..Secret::default() };
         let watch = CancellationToken::new().drop_guard();
         let mut watched = Watched { _watch: watch, is_known: false, is_listed: false, authorities: None };
         for (case, event, expected) in [
