@@ -131,7 +131,7 @@ impl Entry {
 
     /// The agent speaks through this connection.
     pub(super) fn meet(&mut self, connection: &Connection) {
-        let identity = connection.identity.clone();
+        let identity = connection.principal.identity.clone();
         if self.peer.as_ref().is_none_or(|former| former.identity != identity) {
             self.assigned.anew();
         }

@@ -25,6 +25,9 @@ pub struct Limits {
     /// How long the head of a request may take from its first byte, and the first byte of a connection. Default 10 s: a
     /// round trip to the far side of the world, several times repeated.
     pub head_timeout: Duration,
+    /// How long it may take to find out who somebody is. Default 5 s: the API server, which may have to be asked, answers
+    /// within 2 s even when it is slow; whoever came is to hear 503 before it gives up by itself.
+    pub authentication_timeout: Duration,
     /// How long the body of a request, or a WebSocket message, may take from its first byte to its last. Default 60 s: the
     /// largest message over a line of 0.6 Mbit/s.
     pub body_timeout: Duration,
@@ -75,6 +78,7 @@ impl Default for Limits {
             unreported: 2_000,
             report_timeout: Duration::from_secs(30),
             head_timeout: Duration::from_secs(10),
+            authentication_timeout: Duration::from_secs(5),
             body_timeout: Duration::from_secs(60),
             keep_alive: Duration::from_secs(120),
             message_bytes: 4 << 20,

@@ -14,6 +14,7 @@ use super::{
     http,
     limits::Limits,
     metrics::Metrics,
+    peer::{Peer, Protection},
     shared::{Shared, now},
 };
 
@@ -128,7 +129,8 @@ async fn next(listener: &TcpListener, shared: &Arc<Shared>) -> io::Result<()> {
     let slot = shared.admission.review(slot);
     // Replies are whole messages: waiting for more to send only delays them.
     stream.set_nodelay(true)?;
-    shared.tasks.spawn(http::serve(stream, remote, slot, Arc::clone(shared)));
+    let peer = Peer { address: remote, protection: Protection::Plain, certificates: None };
+    shared.tasks.spawn(http::serve(stream, peer, slot, Arc::clone(shared)));
     Ok(())
 }
 

@@ -82,6 +82,12 @@ pub enum HandshakeOutcome {
     Malformed,
     /// 401.
     Unauthorized,
+    /// 403.
+    Forbidden,
+    /// 429.
+    TooManyFailures,
+    /// 503: it could not be found out who it is.
+    Unavailable,
     /// 503: too many connections.
     TooManyConnections,
     /// 503: too many handshakes wait.

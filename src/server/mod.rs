@@ -25,6 +25,7 @@ mod limits;
 mod listener;
 mod metrics;
 mod pacing;
+mod peer;
 mod room;
 mod shared;
 mod stream;
@@ -36,6 +37,7 @@ pub use descriptors::{DescriptorError, raise_descriptor_limit};
 pub use limits::Limits;
 pub use listener::{BindError, Drained, Server};
 pub use metrics::Metrics;
+pub use peer::{Peer, Protection};
 pub use shared::now;
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! What all connections of a listener have in common.
 
 use std::{
-    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -9,22 +8,27 @@ use std::{
     time::{Duration, Instant},
 };
 
+use http::request::Parts;
 use jiff::Timestamp;
 use rand::RngExt;
-use tokio::sync::{Semaphore, watch};
+use tokio::{
+    sync::{Semaphore, watch},
+    time::timeout,
+};
 use tokio_util::task::TaskTracker;
 
 use super::{
     admission::Admission,
-    agents::Agents,
+    agents::{Agents, Refusal},
     connection::{Connection, Transport},
     drain::Drain,
     http::coding::CODERS,
     limits::Limits,
     metrics::Metrics,
+    peer::Peer,
     room::Stored,
 };
-use crate::opamp::{identity::Identity, now::Now, session::ConnectionId};
+use crate::opamp::{identity::Principal, now::Now, session::ConnectionId};
 
 /// One listener, as its connections see it.
 pub struct Shared {
@@ -72,9 +76,16 @@ impl Shared {
     }
 
     /// A connection with a number of its own.
-    pub fn connection(&self, transport: Transport, identity: Identity, remote: SocketAddr) -> Arc<Connection> {
+    pub fn connection(&self, transport: Transport, principal: Arc<Principal>, peer: &Peer) -> Arc<Connection> {
         let id = ConnectionId::new(self.connections.fetch_add(1, Ordering::Relaxed));
-        Arc::new(Connection::new(id, transport, identity, remote))
+        Arc::new(Connection::new(id, transport, principal, peer.address, peer.protection))
+    }
+
+    /// Who this is, within the time for it (AUTH-02).
+    pub async fn authenticate(&self, request: &Parts, peer: &Peer) -> Result<Arc<Principal>, Refusal> {
+        timeout(self.limits.authentication_timeout, self.agents.authenticate(request, peer))
+            .await
+            .unwrap_or(Err(Refusal::Unavailable { message: "it could not be found out in time who this is" }))
     }
 
     /// A place for so many bytes at most, out of [`Self::room`].

@@ -4,7 +4,6 @@ use std::{
     future::{Future, poll_fn},
     io,
     mem::MaybeUninit,
-    net::SocketAddr,
     pin::{Pin, pin},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, ready},
@@ -24,6 +23,7 @@ use super::{
         admission::Slot,
         connection::Transport,
         pacing::{TokenBucket, tokens},
+        peer::Peer,
         shared::{Shared, now},
         stream::{Stream, linger},
     },
@@ -42,8 +42,8 @@ const FIRST_BYTES: usize = 2 << 10;
 const HEADERS: usize = 64;
 
 /// Serves a connection until it ends or becomes a WebSocket, which then has a task of its own.
-pub async fn serve<S: Stream>(mut stream: S, remote: SocketAddr, slot: Slot, shared: Arc<Shared>) {
-    let open = shared.metrics.open(Transport::Http);
+pub async fn serve<S: Stream>(mut stream: S, peer: Peer, slot: Slot, shared: Arc<Shared>) {
+    let (open, remote) = (shared.metrics.open(Transport::Http), peer.address);
     let progress = Arc::new(Progress::new(&shared, now().instant));
     // Whoever says nothing costs no buffers.
     let first = match timeout(shared.limits.head_timeout, first_bytes(&mut stream)).await {
@@ -54,8 +54,8 @@ pub async fn serve<S: Stream>(mut stream: S, remote: SocketAddr, slot: Slot, sha
             return;
         }
     };
-    let router =
-        Router { shared: Arc::clone(&shared), remote, standing: slot.standing, progress: Arc::clone(&progress) };
+    let (standing, peer) = (slot.standing, Arc::new(peer));
+    let router = Router { shared: Arc::clone(&shared), peer, standing, progress: Arc::clone(&progress) };
     let watched = Watched { stream, first, progress: Arc::clone(&progress), shared: Arc::clone(&shared) };
     let mut connection = builder().serve_connection(TokioIo::new(watched), router);
     let outcome = drive(&mut connection, &progress, &shared).await;

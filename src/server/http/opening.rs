@@ -145,10 +145,14 @@ async fn encode(reply: Reply) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::super::{Limits, connection::Transport, tests::Harness},
+        super::super::{
+            Limits,
+            connection::Transport,
+            tests::{Harness, peer},
+        },
         *,
     };
-    use crate::opamp::identity::Identity;
+    use crate::opamp::identity::Principal;
 
     #[tokio::test]
     async fn replies_are_written_as_http_has_them() {
@@ -172,8 +176,7 @@ mod tests {
     #[tokio::test]
     async fn a_websocket_costs_little_while_it_waits_and_while_it_is_idle() {
         let harness = Harness::new(Limits::default());
-        let connection =
-            harness.shared.connection(Transport::WebSocket, Identity::Anonymous, ([192, 0, 2, 1], 40_000).into());
+        let connection = harness.shared.connection(Transport::WebSocket, Principal::anonymous().into(), &peer());
         let slot = harness.shared.admission.slot().await.unwrap();
         let (stream, _peer) = tokio::io::duplex(1);
         let turn = harness.shared.admission.turn(now().instant).unwrap();

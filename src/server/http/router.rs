@@ -3,7 +3,6 @@
 use std::{
     convert::Infallible,
     future::{Future, pending},
-    net::SocketAddr,
     pin::Pin,
     sync::Arc,
 };
@@ -18,6 +17,7 @@ use super::{
     super::{
         admission::Standing,
         connection::Transport,
+        peer::Peer,
         shared::{Shared, now},
         websocket::handshake,
     },
@@ -42,7 +42,7 @@ pub type Reply = Response<Full<Chain<Bytes, Bytes>>>;
 #[derive(Clone)]
 pub struct Router {
     pub shared: Arc<Shared>,
-    pub remote: SocketAddr,
+    pub peer: Arc<Peer>,
     pub standing: Standing,
     pub progress: Arc<Progress>,
 }
@@ -82,7 +82,7 @@ impl Router {
             if opens {
                 self.shared.metrics.handshake(rejection.outcome());
             }
-            tracing::debug!(remote = %self.remote, status = rejection.status().as_u16(), %rejection, "request rejected");
+            tracing::debug!(remote = %self.peer.address, status = rejection.status().as_u16(), %rejection, "request rejected");
             rejection.reply(self.shared.retry_after())
         })
     }
@@ -104,7 +104,7 @@ impl Router {
 
     /// One message and its answer (HTTP-01, HTTP-02).
     async fn receive(&self, parts: &Parts, body: Incoming) -> Result<Reply, Rejection> {
-        let identity = self.shared.agents.authenticate(parts, self.remote)?;
+        let principal = self.shared.authenticate(parts, &self.peer).await?;
         let coding = coding::of_request(&parts.headers)?;
         let received = body::read(body, &self.shared).await?;
         let shared = &self.shared;
@@ -117,7 +117,7 @@ impl Router {
             }
         };
         self.progress.charge(payload.len(), now().instant);
-        let connection = shared.connection(Transport::Http, identity, self.remote);
+        let connection = shared.connection(Transport::Http, principal, &self.peer);
         let exchange = shared.agents.receive(&connection, payload, now());
         if let Some(violation) = &exchange.violation {
             shared.metrics.violated(violation.rule());
@@ -159,12 +159,12 @@ impl Router {
     /// from here.
     async fn open(&self, parts: &Parts, accept: HeaderValue) -> Result<Reply, Rejection> {
         let shared = &self.shared;
-        let identity = shared.agents.authenticate(parts, self.remote)?;
+        let principal = shared.authenticate(parts, &self.peer).await?;
         if shared.admission.is_crowded() {
             return Err(Overload::Unreported.into());
         }
         let turn = shared.admission.turn(now().instant).ok_or(Overload::Handshakes)?;
-        let connection = shared.connection(Transport::WebSocket, identity, self.remote);
+        let connection = shared.connection(Transport::WebSocket, principal, &self.peer);
         self.progress.open(Handshake { accept, turn, connection });
         pending().await
     }

@@ -9,20 +9,22 @@ mod http;
 mod websocket;
 
 use std::{
-    net::SocketAddr,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use bytes::Bytes;
+use futures::{FutureExt as _, future::BoxFuture};
 use tokio::{
     io::{DuplexStream, duplex},
     sync::{mpsc, watch},
 };
 
 use self::client::Client;
-use super::{Agents, Connection, Exchange, Limits, Metrics, Refusal, Then, http::serve, shared::Shared};
-use crate::opamp::{InstanceUid, identity::Identity, now::Now, session::Outbound, violation::Violation};
+use super::{
+    Agents, Connection, Exchange, Limits, Metrics, Peer, Protection, Refusal, Then, http::serve, shared::Shared,
+};
+use crate::opamp::{InstanceUid, identity::Principal, now::Now, session::Outbound, violation::Violation};
 
 const UID: &str = "0190a0b0-c0d0-7000-8000-00000000abcd";
 
@@ -55,11 +57,18 @@ impl Echo {
 }
 
 impl Agents for Echo {
-    fn authenticate(&self, request: &::http::request::Parts, _: SocketAddr) -> Result<Identity, Refusal> {
-        if request.headers.contains_key("authorization") {
-            return Err(Refusal { challenge: "Bearer realm=\"opamp\"", message: "no credential is known" });
-        }
-        Ok(Identity::Anonymous)
+    fn authenticate<'a>(
+        &'a self,
+        request: &'a ::http::request::Parts,
+        _: &'a Peer,
+    ) -> BoxFuture<'a, Result<Arc<Principal>, Refusal>> {
+        let outcome = if request.headers.contains_key("authorization") {
+            let challenge = "Bearer realm=\"opamp\"";
+            Err(Refusal::Unauthorized { challenge, message: "no credential is known" })
+        } else {
+            Ok(Arc::new(Principal::anonymous()))
+        };
+        async { outcome }.boxed()
     }
 
     fn receive(&self, connection: &Arc<Connection>, payload: Bytes, _: Now) -> Exchange {
@@ -119,8 +128,7 @@ impl Harness {
     async fn dial(&self) -> Client<DuplexStream> {
         let (ours, theirs) = duplex(64 << 10);
         let slot = self.shared.admission.slot().await.unwrap();
-        let remote = SocketAddr::from(([192, 0, 2, 1], 40_000));
-        self.shared.tasks.spawn(serve(theirs, remote, slot, Arc::clone(&self.shared)));
+        self.shared.tasks.spawn(serve(theirs, peer(), slot, Arc::clone(&self.shared)));
         Client::new(ours)
     }
 
@@ -143,6 +151,11 @@ impl Harness {
     async fn next(&mut self) -> Seen {
         self.seen.recv().await.unwrap()
     }
+}
+
+/// A peer from somewhere.
+pub(super) fn peer() -> Peer {
+    Peer { address: ([192, 0, 2, 1], 40_000).into(), protection: Protection::Plain, certificates: None }
 }
 
 /// How much the clock moved since.
