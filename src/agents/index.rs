@@ -40,6 +40,8 @@ pub struct Counts {
     pub agents: usize,
     /// Those that no fleet ever took.
     pub never_matched: usize,
+    /// Those that wait for a person's approval.
+    pub pending: usize,
 }
 
 /// All Agents that the API server knows. A clone reads the same index.
@@ -267,6 +269,7 @@ impl Known {
         let counts = self.counts.entry(Arc::clone(&after.namespace)).or_default();
         counts.agents += 1;
         counts.never_matched += usize::from(after.never_matched());
+        counts.pending += usize::from(after.is_pending());
         Some(Change { uid: after.uid, before, after: Some(after) })
     }
 
@@ -280,6 +283,7 @@ impl Known {
         if let Some(counts) = self.counts.get_mut(&summary.namespace) {
             counts.agents -= 1;
             counts.never_matched -= usize::from(summary.never_matched());
+            counts.pending -= usize::from(summary.is_pending());
             if counts.agents == 0 {
                 self.counts.remove(&summary.namespace);
             }
@@ -346,7 +350,7 @@ pub(crate) mod tests {
         assert_eq!(changes.len(), 1);
         assert_eq!(changes[0].before.as_ref().map(|before| before.uid), Some(uid(OTHER)));
         assert!(changes[0].after.is_none());
-        assert_eq!(known.counts.get("telemetry"), Some(&Counts { agents: 1, never_matched: 0 }));
+        assert_eq!(known.counts.get("telemetry"), Some(&Counts { agents: 1, ..Counts::default() }));
     }
 
     #[test]
@@ -380,9 +384,9 @@ pub(crate) mod tests {
         let mut stray = observed(UID, "opamp-system", &json!({}));
         stray.metadata.labels = None;
         known.take(0, Event::Apply(stray.clone()));
-        assert_eq!(known.counts.get("opamp-system"), Some(&Counts { agents: 1, never_matched: 1 }));
+        assert_eq!(known.counts.get("opamp-system"), Some(&Counts { agents: 1, never_matched: 1, pending: 0 }));
         known.take(0, Event::Apply(at("18", observed(UID, "opamp-system", &json!({})))));
-        assert_eq!(known.counts.get("opamp-system"), Some(&Counts { agents: 1, never_matched: 0 }));
+        assert_eq!(known.counts.get("opamp-system"), Some(&Counts { agents: 1, ..Counts::default() }));
         known.take(0, Event::Delete(stray.clone()));
         known.take(0, Event::Delete(stray));
         assert_eq!(known.counts.get("opamp-system"), None);

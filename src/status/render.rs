@@ -16,8 +16,8 @@ use crate::{
     agents::written,
     api::{
         agent::{
-            AgentStatus, AssignedRevision, AttributesStatus, AvailableComponentsStatus, ConnectionStatus,
-            EffectiveConfigStatus, FailedConfigStatus, HealthStatus, RemoteConfigStatus, Reoffer, SecretName,
+            AgentStatus, AssignedRevision, AttributesStatus, AvailableComponentsStatus, CertificateStatus,
+            ConnectionStatus, EffectiveConfigStatus, FailedConfigStatus, HealthStatus, RemoteConfigStatus, Reoffer, SecretName,
             UnhealthyComponentStatus,
         },
         condition::{ConditionType, Verdict, merge},
@@ -73,7 +73,7 @@ pub fn render(view: &AgentView, previous: &AgentStatus, stamp: Stamp<'_>) -> Age
         remote_config: remote_config(view, &record, previous),
         effective_config: effective_config(view, &record, previous),
         connection_settings: previous.connection_settings.clone(),
-        certificate: previous.certificate.clone(),
+        certificate: certificate(view, previous),
         available_components: available_components(&record),
         custom_capabilities: capped(&record.custom_capabilities),
         reoffer: (view.reoffer_granted.map(|at| Reoffer { requested_at: Time(at) }))
@@ -94,6 +94,20 @@ fn connection(view: &AgentView, stamp: Stamp<'_>) -> ConnectionStatus {
         identity: connection.identity.to_string(),
         remote_address: connection.remote_address.to_string(),
     }
+}
+
+/// The certificate that holds the agent: the one with which it connects. One that was issued after that is told when it is
+/// seen in use, so that what is in use is never forgotten.
+fn certificate(view: &AgentView, previous: &AgentStatus) -> Option<CertificateStatus> {
+    let former = previous.certificate.as_ref();
+    let Some(used) = &view.certificate else { return former.cloned() };
+    let same = former.filter(|former| former.serial == used.serial);
+    Some(CertificateStatus {
+        serial: used.serial.clone(),
+        not_after: Time(used.not_after),
+        secret_ref: same.and_then(|former| former.secret_ref.clone()),
+        in_use_since: same.and_then(|former| former.in_use_since.clone()).or(Some(Time(used.since))),
+    })
 }
 
 /// What the agent is given; `None` where nothing is given anew, and the former stays.
@@ -252,7 +266,7 @@ mod tests {
         },
         status::{
             difference::difference,
-            view::{Departure, UnmatchedBecause},
+            view::{CertificateInUse, Departure, UnmatchedBecause},
         },
     };
 
@@ -304,6 +318,34 @@ mod tests {
             ..view.record
         };
         view
+    }
+
+    #[test]
+    fn a_certificate_is_in_use_since_it_was_first_seen_and_until_another_is() {
+        let used = |serial: &str, since| {
+            let not_after = MORNING + 168.hours();
+            AgentView { certificate: Some(CertificateInUse { serial: serial.into(), not_after, since }), ..view() }
+        };
+        let told = |status: &AgentStatus| {
+            let certificate = status.certificate.clone().expect("a certificate");
+            (certificate.serial, certificate.in_use_since, certificate.secret_ref.map(|secret| secret.name))
+        };
+        let secret = SecretName { name: "opamp-cert-1".into() };
+        let issued = CertificateStatus {
+            serial: "0a".into(),
+            not_after: Time(MORNING + 168.hours()),
+            secret_ref: Some(secret),
+            in_use_since: None,
+        };
+        let issued = AgentStatus { certificate: Some(issued), ..AgentStatus::default() };
+        assert_eq!(rendered(&view(), &issued).certificate, issued.certificate, "it still comes with something else");
+        let first = rendered(&used("0a", MORNING), &issued);
+        assert_eq!(told(&first), ("0a".into(), Some(Time(MORNING)), Some("opamp-cert-1".into())));
+        let later = MORNING + 1.hour();
+        assert_eq!(rendered(&used("0a", later), &first).certificate, first.certificate);
+        let renewed = rendered(&used("0b", later), &first);
+        assert_eq!(told(&renewed), ("0b".into(), Some(Time(later)), None));
+        assert_eq!(rendered(&view(), &renewed).certificate, renewed.certificate, "an end is not forgotten");
     }
 
     #[test]

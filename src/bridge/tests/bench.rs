@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -13,6 +13,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use prost::Message;
 use serde_json::Value;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -25,7 +26,7 @@ use crate::{
         remote_config::{ConfigFormat, TemplateMode},
         selector::AttributeSelector,
     },
-    bridge::{Bridge, Metrics, Settings, Surroundings},
+    bridge::{Bridge, Credentials, Metrics, Settings, Surroundings},
     catalog::{
         AnonymousNamespaces, CatalogHandle, FleetEntry, LoadedRevision, Origin, Policy, Revision, RevisionEntry,
         RevisionFile, SecretContent, Threshold,
@@ -35,14 +36,14 @@ use crate::{
     kubernetes::Scope,
     opamp::{
         InstanceUid,
-        identity::Principal,
+        identity::{Audience, Digest, Identity, Principal, Proof},
         messages::{
             AgentCapabilities as Bit, AgentDescription, AgentDisconnect, AgentToServer, AnyValue, ComponentHealth,
             KeyValue, RemoteConfigStatus, RemoteConfigStatuses, ServerToAgent, any_value,
         },
         session::ConnectionId,
     },
-    server::{Agents, Connection, Exchange, Protection, Transport, now},
+    server::{Agents, CloseReason, Connection, Exchange, Protection, Transport, now},
     status::{
         metrics::Metrics as WriterMetrics,
         render::Owner,
@@ -63,6 +64,7 @@ pub(super) struct Replica {
     catalog: Arc<CatalogHandle>,
     pub(super) index: AgentIndex,
     writer: StatusWriter,
+    pub(super) credentials: Arc<Vault>,
     stop: CancellationToken,
     writing: tokio::task::JoinHandle<()>,
 }
@@ -94,17 +96,28 @@ impl Replica {
         let catalog = CatalogHandle::fixed(fleets.into_iter().map(Arc::new).collect(), policy);
         let index = AgentIndex::holding(server.list());
         let writer = StatusWriter::new(owner.clone(), OWN, WriterLimits::default(), WriterMetrics::default());
-        let settings =
-            Settings { own_namespace: OWN.into(), owner, max_sessions, http_silence: Duration::from_secs(300) };
+        let settings = Settings {
+            own_namespace: OWN.into(),
+            owner,
+            max_pending: 500,
+            max_sessions,
+            http_silence: Duration::from_secs(300),
+        };
+        let credentials = Arc::new(Vault::default());
         let texts = Store::new(Scope::All, writer.budget(), effective_configs::Metrics::default());
-        let surroundings =
-            Surroundings { catalog: Arc::clone(&catalog), index: index.clone(), writer: writer.clone(), texts };
+        let surroundings = Surroundings {
+            catalog: Arc::clone(&catalog),
+            index: index.clone(),
+            writer: writer.clone(),
+            texts,
+            credentials: Arc::clone(&credentials) as Arc<dyn Credentials>,
+        };
         let bridge = Bridge::new(settings, surroundings, Metrics::default());
         let stop = CancellationToken::new();
         tokio::spawn(Arc::clone(&bridge).run(stop.clone()));
         let views = Arc::clone(&bridge) as Arc<dyn AgentViews>;
         let writing = tokio::spawn(writer.clone().run(server.client(), index.clone(), views));
-        Self { bridge, server, catalog, index, writer, stop, writing }
+        Self { bridge, server, catalog, index, writer, credentials, stop, writing }
     }
 
     /// It is killed: nothing more is written or followed.
@@ -160,17 +173,80 @@ impl Replica {
     }
 
     pub(super) fn open(&self) -> Socket {
+        self.open_by(&Principal::anonymous())
+    }
+
+    /// A WebSocket that was opened with this credential.
+    pub(super) fn open_by(&self, principal: &Principal) -> Socket {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let id = ConnectionId::new(NUMBERS.fetch_add(1, Ordering::Relaxed));
-        Socket { bridge: Arc::clone(&self.bridge), connection: connection(id, Transport::WebSocket) }
+        Socket { bridge: Arc::clone(&self.bridge), connection: connection(id, Transport::WebSocket, principal) }
     }
 
     /// One poll over HTTP.
     pub(super) fn poll(&self, message: &AgentToServer) -> ServerToAgent {
-        let connection = connection(ConnectionId::new(0), Transport::Http);
+        self.poll_by(&Principal::anonymous(), message)
+    }
+
+    /// One poll over HTTP with this credential.
+    pub(super) fn poll_by(&self, principal: &Principal, message: &AgentToServer) -> ServerToAgent {
+        let connection = connection(ConnectionId::new(0), Transport::Http, principal);
         let mut replies = decoded(self.bridge.receive(&connection, message.encode_to_vec().into(), now()));
         assert_eq!(replies.len(), 1, "one response");
         replies.remove(0)
+    }
+}
+
+/// The credentials of a test: all count but those that were taken away.
+#[derive(Default)]
+pub(super) struct Vault {
+    taken: Mutex<Vec<Identity>>,
+    generation: watch::Sender<u64>,
+}
+
+impl Vault {
+    /// From now on nothing counts that shows this identity.
+    pub(super) fn take_away(&self, identity: &Identity) {
+        self.taken.lock().expect("unbroken").push(identity.clone());
+        self.generation.send_modify(|generation| *generation += 1);
+    }
+}
+
+impl Credentials for Vault {
+    fn is_valid(&self, principal: &Principal, now: Timestamp) -> bool {
+        let is_over = principal.expires.is_some_and(|expires| expires <= now);
+        !is_over && !self.taken.lock().expect("unbroken").contains(&principal.identity)
+    }
+
+    fn changed(&self) -> watch::Receiver<u64> {
+        self.generation.subscribe()
+    }
+}
+
+/// Whoever shows a credential of this identity.
+pub(super) fn principal(identity: &str) -> Principal {
+    let identity = Identity::parse(identity).expect("an identity");
+    let proof = match identity {
+        Identity::Anonymous => Proof::None,
+        Identity::ServiceAccount { .. } => Proof::Reviewed,
+        Identity::Certificate { .. } | Identity::ClientCa { .. } => {
+            Proof::Certificate { issuer: [1; 32], serial: Box::new([0x0a]) }
+        }
+        Identity::EnrollmentToken { .. } | Identity::Basic { .. } => {
+            Proof::Secret { namespace: "telemetry".into(), digest: Digest([7; 32]) }
+        }
+    };
+    let is_account = matches!(identity, Identity::ServiceAccount { .. });
+    let audiences = is_account.then_some(Audience::OwnNamespace).into_iter().collect();
+    Principal { identity, audiences, proof, expires: None }
+}
+
+/// The holder of a certificate that the fleet `edge` of `telemetry` has issued to this agent.
+pub(super) fn issued_to(uid: InstanceUid, serial: u8, not_after: Timestamp) -> Principal {
+    Principal {
+        proof: Proof::Certificate { issuer: [1; 32], serial: Box::new([serial]) },
+        expires: Some(not_after),
+        ..principal(&format!("certificate:telemetry/edge/{uid}"))
     }
 }
 
@@ -222,11 +298,11 @@ pub(super) async fn pass(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-fn connection(id: ConnectionId, transport: Transport) -> Arc<Connection> {
+fn connection(id: ConnectionId, transport: Transport, principal: &Principal) -> Arc<Connection> {
     Arc::new(Connection::new(
         id,
         transport,
-        Principal::anonymous().into(),
+        principal.clone().into(),
         ([10, 0, 0, 7], 40_000).into(),
         Protection::Plain,
     ))
@@ -280,7 +356,12 @@ impl Socket {
 
     /// Whether the server closes it.
     pub(super) fn is_closed(&self) -> bool {
-        self.connection.close_reason().is_some()
+        self.closes_for().is_some()
+    }
+
+    /// Why the server closes it.
+    pub(super) fn closes_for(&self) -> Option<CloseReason> {
+        self.connection.close_reason()
     }
 
     /// It ends.

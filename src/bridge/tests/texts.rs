@@ -62,7 +62,9 @@ impl Bench {
             http_silence: Duration::from_secs(300),
         };
         let index = AgentIndex::holding([]);
-        let surroundings = Surroundings { catalog: Arc::clone(&catalog), index, writer, texts: texts.clone() };
+        let credentials = Arc::new(NoCredentials::default());
+        let surroundings =
+            Surroundings { catalog: Arc::clone(&catalog), index, writer, texts: texts.clone(), credentials };
         let bridge = Bridge::new(settings, surroundings, Metrics::default());
         let remote = ([127, 0, 0, 1], 9).into();
         let (id, transport) = (ConnectionId::new(1), Transport::WebSocket);
