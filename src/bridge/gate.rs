@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     Bridge,
-    admission::{Applicant, Conflict, Credential, Known, KeptOut, Verdict, decide, kept_out},
+    admission::{Applicant, Conflict, Credential, KeptOut, Known, Verdict, decide, kept_out},
     audit::{self, Decision, FleetName, Who},
     connections::Carried,
     entry::{Entry, Waiting},
@@ -121,7 +121,9 @@ impl Bridge {
         match connection.transport {
             Transport::WebSocket => Exchange { then: Then::Close(CloseReason::Revoked), ..Exchange::default() },
             // It was checked a moment ago; the next request is refused before it comes here.
-            Transport::Http => Exchange { send: vec![unavailable(uid, reason, super::retry_after())], ..Exchange::default() },
+            Transport::Http => {
+                Exchange { send: vec![unavailable(uid, reason, super::retry_after())], ..Exchange::default() }
+            }
         }
     }
 
@@ -268,9 +270,8 @@ impl Bridge {
     pub(super) fn sweep_pending(&self) {
         let all = lock(&self.pending).all();
         for uid in all {
-            let waits = self.sessions.with(uid, |entry| {
-                entry.waiting() != Waiting::No && entry.claim.over_since().is_none()
-            });
+            let waits =
+                self.sessions.with(uid, |entry| entry.waiting() != Waiting::No && entry.claim.over_since().is_none());
             if waits != Some(true) {
                 lock(&self.pending).leave(uid);
             }

@@ -23,12 +23,8 @@ const MESSAGE_LIMIT: usize = 160;
 /// `Ready` first, then what it follows from, most important first. The record is the view's, filled up with what was
 /// known before.
 pub(super) fn findings(view: &AgentView, record: &AgentRecord) -> Vec<Finding> {
-    let reported = [
-        matched(&view.assignment),
-        connected(view.connection.liveness),
-        config_applied(view, record),
-        healthy(record),
-    ];
+    let reported =
+        [matched(&view.assignment), connected(view.connection.liveness), config_applied(view, record), healthy(record)];
     let reported = reported.into_iter().map(|(reason, message)| (reason, cut(&message, MESSAGE_LIMIT)));
     // Not cut: half a command is none.
     let found: Vec<(AgentReason, String)> = std::iter::once(accepted(view)).chain(reported).collect();
@@ -191,9 +187,15 @@ mod tests {
             (Acceptance::Revoked, "Revoked", "spec.access is Revoked"),
         ] {
             let found = findings(&AgentView { acceptance, ..view() }, &view().record);
-            assert_eq!((found[1].condition.as_str(), found[1].reason, &*found[1].message), ("Accepted", reason, message));
+            assert_eq!(
+                (found[1].condition.as_str(), found[1].reason, &*found[1].message),
+                ("Accepted", reason, message)
+            );
             if acceptance != Acceptance::Admitted {
-                assert_eq!((found[0].condition.as_str(), found[0].reason, &*found[0].message), ("Ready", reason, message));
+                assert_eq!(
+                    (found[0].condition.as_str(), found[0].reason, &*found[0].message),
+                    ("Ready", reason, message)
+                );
             }
         }
     }

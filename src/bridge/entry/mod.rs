@@ -90,12 +90,7 @@ enum Recalled {
 
 impl Entry {
     /// Begins with what the watch shows of the agent.
-    pub(super) fn new(
-        uid: InstanceUid,
-        objects: &[Arc<AgentSummary>],
-        owner: &Owner,
-        http_silence: Duration,
-    ) -> Self {
+    pub(super) fn new(uid: InstanceUid, objects: &[Arc<AgentSummary>], owner: &Owner, http_silence: Duration) -> Self {
         let object = winner(objects).cloned();
         let remembered = object.as_deref().map(|object| Remembered {
             last_reported: object.last_reported.as_ref().zip(object.state).map(|(hash, state)| (hash.to_vec(), state)),
@@ -216,9 +211,10 @@ impl Entry {
     pub(super) fn look(&mut self, catalog: &Catalog, now: Now) -> News {
         let subject = Subject {
             uid: self.session.uid(),
-            who: self.peer.as_ref().map_or(Claimant::recorded(&Identity::Anonymous), |peer| {
-                Claimant::present(&peer.principal)
-            }),
+            who: self
+                .peer
+                .as_ref()
+                .map_or(Claimant::recorded(&Identity::Anonymous), |peer| Claimant::present(&peer.principal)),
             attributes: self.session.record().description.as_ref(),
             home: self.object.as_deref().map(|object| &*object.namespace),
         };

@@ -81,7 +81,8 @@ impl Entry {
 
     /// The fleet that takes the agent, for the log.
     pub(in crate::bridge) fn fleet_name(&self) -> FleetName<'_> {
-        self.fleet().map_or_else(FleetName::default, |fleet| FleetName { namespace: &fleet.namespace, name: &fleet.name })
+        self.fleet()
+            .map_or_else(FleetName::default, |fleet| FleetName { namespace: &fleet.namespace, name: &fleet.name })
     }
 
     /// Whether whoever speaks now has got these newer credentials: the agent comes over them as soon as it has them, and

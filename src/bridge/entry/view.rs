@@ -1,9 +1,6 @@
 //! What the status of an agent is made of.
 
-use super::{
-    super::shown::Shown,
-    Entry, Recalled, Waiting,
-};
+use super::{super::shown::Shown, Entry, Recalled, Waiting};
 use crate::{
     agents::{summary::Acceptance, written::hex},
     api::agent::Transport as ShownTransport,
@@ -28,7 +25,9 @@ impl Entry {
         };
         let home = self.object.as_ref().map(|object| &*object.namespace);
         let (namespace, assignment) = match self.acceptance() {
-            _ if self.waiting == Waiting::InVain => (home?, AssignmentView::Unmatched(UnmatchedBecause::NoFleetSelects)),
+            _ if self.waiting == Waiting::InVain => {
+                (home?, AssignmentView::Unmatched(UnmatchedBecause::NoFleetSelects))
+            }
             Acceptance::Admitted => (shown.namespace().or(home).unwrap_or(own_namespace), shown.view()),
             Acceptance::Pending => (shown.namespace().or(home).unwrap_or(own_namespace), shown.view_without_offer()),
             // It stays where it is.

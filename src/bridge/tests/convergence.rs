@@ -238,7 +238,10 @@ impl World {
     }
 
     fn publish(&mut self, text: Option<u8>) -> Result<(), TestCaseError> {
-        self.fleets = text.map(|text| fleet("telemetry", "edge").giving(&text.to_string())).into_iter().collect();
+        // One admits whoever comes, so that agents without a fleet may connect, and selects nobody.
+        let other = fleet("telemetry", "other").selecting("plan9");
+        let edge = text.map(|text| fleet("telemetry", "edge").giving(&text.to_string()));
+        self.fleets = edge.into_iter().chain([other]).collect();
         self.replicas.iter().for_each(|replica| replica.publish(self.fleets.clone()));
         for traveller in &mut self.agents {
             let messages = traveller.socket.as_ref().map(|(_, socket)| socket.due()).unwrap_or_default();

@@ -3,6 +3,7 @@
 mod bench;
 mod claims;
 mod convergence;
+mod credentials;
 mod crowds;
 mod duplicates;
 mod gateways;

@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::{
     agents::index::AgentIndex,
     api::{agent::NotStored, agent_fleet::AgentFleet},
-    bridge::{Bridge, Metrics, Settings, Surroundings},
+    bridge::{Bridge, Metrics, NoCredentials, Settings, Surroundings},
     catalog::{AnonymousNamespaces, CatalogHandle, FleetEntry, Policy, SecretContent, fleet::Offering},
     effective_configs::{self, News, Reporters as _, Store},
     kubernetes::{ObjectKey, Scope},
@@ -58,6 +58,7 @@ impl Bench {
         let settings = Settings {
             own_namespace: "opamp-system".into(),
             owner,
+            max_pending: 10,
             max_sessions: 10,
             http_silence: Duration::from_secs(300),
         };
