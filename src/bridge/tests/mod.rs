@@ -1,5 +1,6 @@
 //! Replicas in process: scripted agents on one side, an API server in memory on the other, and a clock that tests move.
 
+mod admission;
 mod bench;
 mod claims;
 mod convergence;
