@@ -21,7 +21,7 @@ use crate::{
 /// How much of a failure's message is kept, in bytes: enough for the samples in the status of a fleet.
 const FAILURE_LIMIT: usize = 256;
 
-/// One Agent object, compact: about half a kilobyte.
+/// One Agent object, compact: about a kilobyte with its certificate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AgentSummary {
     /// The agent, by whose uid the object is named.

@@ -32,7 +32,7 @@ const BRIEF_LIMIT: usize = 128;
 /// Bytes of a word of state, or of a place.
 const WORD_LIMIT: usize = 96;
 /// Components that are not well.
-const COMPONENTS_LIMIT: usize = 4;
+const COMPONENTS_LIMIT: usize = 3;
 /// Custom capabilities, the mark of those left out included.
 const CUSTOM_CAPABILITIES_LIMIT: usize = 16;
 

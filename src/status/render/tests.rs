@@ -98,7 +98,7 @@ fn a_certificate_is_in_use_since_it_was_first_seen_and_until_another_is() {
 fn lists_end_with_how_many_were_left_out() {
     let status = rendered(&talkative(), &AgentStatus::default());
     let health = status.health.expect("health");
-    assert_eq!((health.unhealthy_components.len(), health.unhealthy_left_out), (4, Some(43)));
+    assert_eq!((health.unhealthy_components.len(), health.unhealthy_left_out), (3, Some(44)));
     assert_eq!(status.custom_capabilities.len(), 16);
     assert_eq!(status.custom_capabilities[15], "… 25 more");
 }
