@@ -20,11 +20,13 @@
 //! | [`revisions`] | inputs → validated, immutable revisions; leader only |
 //! | [`fleets`] | the fleet's controller: plan, apply, counters, conditions; leader only |
 //! | [`remote_configs`] | the status of RemoteConfigs; leader only |
+//! | [`connection_settings`] | the status of ConnectionSettings; leader only |
 
 pub mod agents;
 pub mod api;
 pub mod bridge;
 pub mod catalog;
+pub mod connection_settings;
 pub mod controllers;
 pub mod effective_configs;
 pub mod events;

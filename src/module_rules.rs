@@ -16,6 +16,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("lease", &["api", "kubernetes"]),
     ("revisions", &["opamp", "api", "kubernetes", "catalog"]),
     ("events", &["api", "kubernetes"]),
+    ("connection_settings", &["api", "events", "revisions", "status"]),
     ("remote_configs", &["api", "kubernetes", "catalog", "revisions", "events", "status"]),
     ("fleets", &["opamp", "api", "kubernetes", "catalog", "revisions", "agents", "events", "lease", "status"]),
     (
@@ -33,6 +34,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "effective_configs",
             "fleets",
             "remote_configs",
+            "connection_settings",
         ],
     ),
     ("bridge", &["opamp", "api", "kubernetes", "catalog", "server", "status", "agents", "lease", "effective_configs"]),

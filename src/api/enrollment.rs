@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::duration;
 
+/// The type of Secrets that hold a token by which agents enrol.
+pub const ENROLLMENT_TOKEN_TYPE: &str = "opamp.dev/enrollment-token";
+
 /// Who may join a fleet.
 #[derive(Clone, Debug, Default, Deserialize, Eq, KubeSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]

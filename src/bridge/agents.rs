@@ -36,9 +36,16 @@ enum Place {
     Left,
 }
 
+/// What a message is answered.
+struct Answer {
+    send: Vec<Outbound>,
+    violation: Option<Violation>,
+    place: Place,
+}
+
 /// What has become of a message.
 enum Taken {
-    Answered(Vec<Outbound>, Place),
+    Answered(Answer),
     /// It was not let in.
     Stopped(Verdict),
     /// There is no room for a session.
@@ -80,13 +87,15 @@ impl Agents for Bridge {
         let taken = self.take(connection, inbound, carried, now);
         match &taken {
             Taken::Stopped(_) if carried == Carried::Already => {}
-            Taken::Answered(_, Place::Kept) => {}
-            Taken::Answered(_, Place::Left) | Taken::Stopped(_) | Taken::NoRoom => {
+            Taken::Answered(Answer { place: Place::Kept, .. }) => {}
+            Taken::Answered(Answer { place: Place::Left, .. }) | Taken::Stopped(_) | Taken::NoRoom => {
                 self.connections.leave(connection.id, uid);
             }
         }
         match taken {
-            Taken::Answered(send, _) => Exchange { send, speaker: Some(uid), violation: None, then: Then::Continue },
+            Taken::Answered(Answer { send, violation, .. }) => {
+                Exchange { send, speaker: Some(uid), violation, then: Then::Continue }
+            }
             Taken::Stopped(verdict) => self.turn_away(connection, uid, carried, verdict, now),
             Taken::NoRoom => {
                 self.metrics.sessions_refused.inc();
@@ -161,11 +170,10 @@ impl Bridge {
                 }
                 let _ = entry.keep_out(None);
                 self.leave_older_socket(entry, connection, now);
-                let (replies, place) = self.converse(entry, connection, inbound, now);
-                Taken::Answered(replies, place)
+                Taken::Answered(self.converse(entry, connection, inbound, now))
             },
         );
-        if matches!(taken, Some(Taken::Answered(_, Place::Left))) {
+        if matches!(taken, Some(Taken::Answered(Answer { place: Place::Left, .. }))) {
             // Nothing is kept of an agent that may not even wait.
             self.sessions.drop_if(uid, |entry| entry.waiting() == Waiting::InVain && entry.object().is_none());
         }
@@ -173,13 +181,7 @@ impl Bridge {
     }
 
     /// Whoever may speak for the agent says something.
-    fn converse(
-        &self,
-        entry: &mut Entry,
-        connection: &Arc<Connection>,
-        mut inbound: Inbound,
-        now: Now,
-    ) -> (Vec<Outbound>, Place) {
+    fn converse(&self, entry: &mut Entry, connection: &Arc<Connection>, mut inbound: Inbound, now: Now) -> Answer {
         let (catalog, channel, claim) = (self.catalog.load(), channel_of(connection), entry.claim.number());
         Self::want_text(entry, now);
         scrub(&mut inbound.message, &entry.quotable(&catalog));
@@ -196,7 +198,8 @@ impl Bridge {
             self.note_begin(entry);
         }
         let offer = if receipt.takes_offer() { entry.offer() } else { Offer::default() };
-        let effects = entry.session.answer(receipt, &offer, now);
+        let mut effects = entry.session.answer(receipt, &offer, now);
+        let violation = effects.violation.take();
         let replies = self.carry_out(entry, effects, Some(connection), now);
         if entry.session.liveness().channel() == Some(channel) {
             let comes_back = entry.comes_back(&self.settings.owner);
@@ -204,7 +207,8 @@ impl Bridge {
         }
         let involved = entry.session.involves(channel) && entry.waiting() != Waiting::InVain;
         let place = if involved { Place::Kept } else { Place::Left };
-        (self.without_object(entry, now).map_or(replies, |refusal| vec![refusal]), place)
+        let send = self.without_object(entry, now).map_or(replies, |refusal| vec![refusal]);
+        Answer { send, violation, place }
     }
 
     /// What an agent is to be sent unprompted over this connection.

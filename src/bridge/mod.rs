@@ -160,7 +160,19 @@ impl Bridge {
         asking: Option<&Arc<Connection>>,
         now: Now,
     ) -> Vec<Outbound> {
-        let Effects { send, ping, release, changed, effective_config, reidentified, suspicion } = effects;
+        let Effects {
+            send,
+            ping,
+            release,
+            changed,
+            effective_config,
+            reidentified,
+            // No offer serves requests, so none gets here.
+            certificate_request: _,
+            // Counted where the message came in.
+            violation: _,
+            suspicion,
+        } = effects;
         let uid = entry.session.uid();
         let here = asking.map(|connection| channel_of(connection));
         let mut replies = Vec::new();

@@ -22,6 +22,9 @@ pub(super) fn scrub(message: &mut AgentToServer, fleets: &[&FleetEntry]) {
     if let Some(status) = &mut message.remote_config_status {
         clean(&mut status.error_message);
     }
+    if let Some(status) = &mut message.connection_settings_status {
+        clean(&mut status.error_message);
+    }
     if let Some(health) = &mut message.health {
         scrub_health(health, &clean);
     }

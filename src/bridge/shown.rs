@@ -105,12 +105,12 @@ impl Given {
         match outcome {
             // What is withheld is the fleet's fault, and its conditions tell it.
             Outcome::NoRevision | Outcome::NotLoaded | Outcome::Withheld { .. } => Self::Nothing,
-            Outcome::Given { revision, epoch, offer } => Self::Offer {
+            Outcome::Given { revision, epoch, offer, connection: _ } => Self::Offer {
                 revision: *revision,
                 epoch: *epoch,
                 remote_config: offer.remote_config.as_ref().map(|config| config.hash),
             },
-            Outcome::TemplateFailed { revision, epoch, message } => {
+            Outcome::TemplateFailed { revision, epoch, message, connection: _ } => {
                 Self::TemplateFailed { revision: *revision, epoch: *epoch, message: message.as_str().into() }
             }
         }

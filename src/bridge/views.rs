@@ -24,6 +24,9 @@ impl AgentViews for Bridge {
             failed: former.failed_config,
             description: former.description,
             available_components: former.available_components,
+            connection_settings_reported: former.connection_settings.map(|report| report.hash),
+            failed_connection_settings: former.failed_connection_settings.map(|failed| *failed),
+            ..Remembered::default()
         };
         let owner = &self.settings.owner;
         self.sessions.with(*uid, |entry| {

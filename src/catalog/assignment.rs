@@ -6,6 +6,7 @@ use super::{
     fleet::{Claimant, FleetEntry, Offering, Policy},
     offers::NoOffer,
     revision::RevisionHash,
+    settings::Connection,
 };
 use crate::opamp::{InstanceUid, offer::Offer, record::Attributes};
 
@@ -66,6 +67,8 @@ pub enum Outcome {
         epoch: i64,
         /// What it gives.
         offer: Offer,
+        /// How the agent is to connect; `None`: it keeps the connection that it has.
+        connection: Option<Connection>,
     },
     /// A template fails for its attributes. It keeps what it has.
     TemplateFailed {
@@ -75,6 +78,8 @@ pub enum Outcome {
         epoch: i64,
         /// `RemoteConfig`, file, place and fault.
         message: String,
+        /// How the agent is to connect all the same.
+        connection: Option<Connection>,
     },
     /// The revision must not be offered to it as it stands. It keeps what it has; the fleet's conditions tell why.
     Withheld {
@@ -84,6 +89,8 @@ pub enum Outcome {
         epoch: i64,
         /// Which file, and why.
         message: String,
+        /// How the agent is to connect all the same.
+        connection: Option<Connection>,
     },
 }
 
@@ -167,13 +174,20 @@ impl Catalog {
         };
         let Some(loaded) = revisions.of(uid, &fleet.uid) else { return Outcome::NoRevision };
         let (revision, epoch) = (loaded.hash(), revisions.epoch);
+        let connection = loaded.settings().map(|settings| Connection {
+            settings: Arc::clone(settings),
+            credentials: fleet.credentials.clone(),
+            secrets: self.policy.secrets,
+        });
         match loaded.offer(uid, attributes, self.policy.secrets) {
-            Ok(remote_config) => Outcome::Given { revision, epoch, offer: Offer { remote_config } },
+            Ok(remote_config) => {
+                Outcome::Given { revision, epoch, offer: Offer { remote_config, ..Offer::default() }, connection }
+            }
             Err(error @ (NoOffer::Template { .. } | NoOffer::Rendered { .. })) => {
-                Outcome::TemplateFailed { revision, epoch, message: error.to_string() }
+                Outcome::TemplateFailed { revision, epoch, message: error.to_string(), connection }
             }
             Err(error @ (NoOffer::FileNameClash(_) | NoOffer::SecretsNeedTls(_))) => {
-                Outcome::Withheld { revision, epoch, message: error.to_string() }
+                Outcome::Withheld { revision, epoch, message: error.to_string(), connection }
             }
         }
     }
@@ -218,6 +232,7 @@ mod tests {
             enrollment: Enrollment { methods: Some(vec![EnrollmentMethod::Anonymous]), ..Enrollment::default() },
             effective_config: EffectiveConfigDetail::Hash,
             offering: Offering::NoRevision,
+            credentials: None,
         }
     }
 
@@ -327,6 +342,7 @@ mod tests {
                 format: ConfigFormat::Opaque,
                 files: vec![file],
             }],
+            ..Revision::default()
         };
         Arc::new(LoadedRevision::new(revision.hash(), revision))
     }
@@ -358,7 +374,7 @@ mod tests {
             ("first one, not begun", offering(None, Some(&update), Threshold::Below(0)), None),
         ] {
             let given = match outcome(offering) {
-                Outcome::Given { revision, epoch, offer } => {
+                Outcome::Given { revision, epoch, offer, connection: _ } => {
                     assert_eq!(epoch, 7);
                     assert!(offer.remote_config.is_some());
                     Some(revision)

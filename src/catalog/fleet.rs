@@ -6,7 +6,9 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{
+    credentials::Credentials,
     offers::LoadedRevision,
+    scrub::Scrubber,
     threshold::{Bucket, NoThreshold, Threshold},
 };
 use crate::{
@@ -134,6 +136,8 @@ pub struct FleetEntry {
     pub effective_config: EffectiveConfigDetail,
     /// What its members are given.
     pub offering: Offering,
+    /// The values that the settings of its revisions refer to; `None`: none is known yet.
+    pub credentials: Option<Arc<Credentials>>,
 }
 
 /// What a fleet gives its members.
@@ -224,6 +228,7 @@ impl FleetEntry {
             enrollment: fleet.spec.enrollment.clone(),
             effective_config: fleet.spec.effective_config,
             offering,
+            credentials: None,
         })
     }
 
@@ -264,18 +269,13 @@ impl FleetEntry {
         }
     }
 
-    /// What an agent reports, without content that came from Secrets of this fleet. It goes through this before it is
+    /// What an agent reports, without content and credentials that came from Secrets of this fleet. It goes through this before it is
     /// kept, logged or shown.
     #[must_use]
     pub fn scrub<'t>(&self, reported: &'t str) -> Cow<'t, str> {
-        let (current, update) = match &self.offering {
-            Offering::NoRevision | Offering::NotLoaded => (None, None),
-            Offering::Revisions(revisions) => (revisions.current.as_ref(), revisions.update.as_ref()),
-        };
-        let update = update.filter(|update| current != Some(update));
-        current.into_iter().chain(update).fold(Cow::Borrowed(reported), |text, revision| match text {
-            Cow::Borrowed(text) => revision.secrets().scrub(text),
-            Cow::Owned(text) => Cow::Owned(revision.secrets().scrub(&text).into_owned()),
+        self.scrubbers().fold(Cow::Borrowed(reported), |text, scrubber| match text {
+            Cow::Borrowed(text) => scrubber.scrub(text),
+            Cow::Owned(text) => Cow::Owned(scrubber.scrub(&text).into_owned()),
         })
     }
 
@@ -291,16 +291,29 @@ impl FleetEntry {
     /// Whether [`Self::scrub`] has anything to take out.
     #[must_use]
     pub fn has_secrets(&self) -> bool {
-        self.revisions().any(|revision| !revision.secrets().is_empty())
+        self.scrubbers().any(|scrubber| !scrubber.is_empty())
     }
 
-    /// Whether both offer the same revisions.
+    fn scrubbers(&self) -> impl Iterator<Item = &Scrubber> {
+        let (current, update) = match &self.offering {
+            Offering::NoRevision | Offering::NotLoaded => (None, None),
+            Offering::Revisions(revisions) => (revisions.current.as_ref(), revisions.update.as_ref()),
+        };
+        let update = update.filter(|update| current != Some(update));
+        let contents = current.into_iter().chain(update).map(|revision| revision.secrets());
+        contents.chain(self.credentials.as_ref().map(|credentials| credentials.scrubber()))
+    }
+
+    /// Whether both offer the same revisions, with the same credentials.
     #[must_use]
     pub fn gives_as(&self, other: &Self) -> bool {
-        self.uid == other.uid && self.revisions().map(|r| r.hash()).eq(other.revisions().map(|r| r.hash()))
+        self.uid == other.uid
+            && self.credentials == other.credentials
+            && self.revisions().map(|r| r.hash()).eq(other.revisions().map(|r| r.hash()))
     }
 
-    fn revisions(&self) -> impl Iterator<Item = &Arc<LoadedRevision>> {
+    /// The revisions that members are given.
+    pub fn revisions(&self) -> impl Iterator<Item = &Arc<LoadedRevision>> {
         let revisions = match &self.offering {
             Offering::NoRevision | Offering::NotLoaded => None,
             Offering::Revisions(revisions) => Some(revisions),
@@ -317,12 +330,18 @@ impl FleetEntry {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use serde_json::json;
 
     use super::*;
     use crate::{
         api::remote_config::{ConfigFormat, TemplateMode},
-        catalog::revision::{Origin, Revision, RevisionEntry, RevisionFile},
+        catalog::{
+            credentials::{Credential, CredentialKind},
+            revision::{Origin, Revision, RevisionEntry, RevisionFile},
+            settings::CredentialReference,
+        },
     };
 
     #[test]
@@ -399,7 +418,7 @@ mod tests {
                 format: ConfigFormat::Opaque,
                 files: vec![file],
             };
-            let revision = Revision { entries: vec![entry] };
+            let revision = Revision { entries: vec![entry], ..Revision::default() };
             Some(Arc::new(LoadedRevision::new(revision.hash(), revision)))
         };
         let mut fleet = AgentFleet::new("edge", serde_json::from_value(json!({"selector": {}})).unwrap());
@@ -408,6 +427,13 @@ mod tests {
         let offering = Offering::Revisions(Revisions { current, update, threshold: Threshold::Below(0), epoch: 1 });
         let fleet = FleetEntry::new(&fleet, offering).unwrap();
         assert_eq!(fleet.scrub("old-canary, new-canary, other"), "[redacted], [redacted], other");
+        let value = Credential { kind: CredentialKind::Value, value: "Bearer token-canary".into() };
+        let values = BTreeMap::from([(CredentialReference::secret("edge-token", "header"), value)]);
+        let bare = FleetEntry { offering: Offering::NoRevision, ..fleet.clone() };
+        let rotated = FleetEntry { credentials: Some(Arc::new(Credentials::new("uid", &values))), ..fleet.clone() };
+        assert_eq!(rotated.scrub("old-canary, token-canary"), "[redacted], [redacted]");
+        assert!(!bare.has_secrets() && FleetEntry { credentials: rotated.credentials.clone(), ..bare }.has_secrets());
+        assert!(!fleet.gives_as(&rotated), "an agent may still quote the former values");
     }
 
     fn named(status: serde_json::Value) -> Result<NamedRevisions, NoThreshold> {

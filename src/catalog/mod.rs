@@ -10,22 +10,26 @@
 
 pub mod assignment;
 mod cache;
+pub mod credentials;
 pub mod fleet;
 pub mod library;
 pub mod loader;
 pub mod offers;
 pub mod revision;
 pub mod scrub;
+pub mod settings;
 pub mod stored;
 pub mod template;
 pub mod threshold;
 pub mod yaml;
 
 pub use assignment::{Assignment, Catalog, Outcome, Subject, UnmatchedReason};
+pub use credentials::Credentials;
 pub use fleet::{AnonymousNamespaces, Claimant, FleetEntry, Policy, SecretContent};
 pub use loader::{CatalogHandle, Loader};
 pub use offers::LoadedRevision;
 pub use revision::{Origin, Revision, RevisionEntry, RevisionFile, RevisionHash};
+pub use settings::{Connection, Settings, SourceKind, Values, Withheld};
 pub use stored::{InputsDigest, PackedRevision};
 pub use threshold::{Bucket, Threshold};
 

@@ -15,6 +15,7 @@ use super::{
     fleet::SecretContent,
     revision::{Origin, Revision, RevisionFile, RevisionHash},
     scrub::Scrubber,
+    settings::Settings,
     template::{Template, TemplateError, agent_value},
     yaml::{self, Quoting, YamlError},
 };
@@ -80,6 +81,7 @@ pub type OfferResult = Result<Option<Arc<RemoteConfigOffer>>, NoOffer>;
 pub struct LoadedRevision {
     hash: RevisionHash,
     entries: Vec<LoadedEntry>,
+    settings: Option<Arc<Settings>>,
     secrets: Scrubber,
     /// By the entries that an agent gets, as a bit set: none of them is templated.
     shared: Mutex<OfferCache<u64>>,
@@ -129,13 +131,26 @@ impl LoadedRevision {
             format: entry.format,
             files: entry.files.into_iter().map(|file| LoadedFile::new(file, entry.template)).collect(),
         });
-        Self { hash, entries: entries.collect(), secrets, shared: Mutex::default(), rendered: Mutex::default() }
+        Self {
+            hash,
+            entries: entries.collect(),
+            settings: revision.opamp.map(Arc::new),
+            secrets,
+            shared: Mutex::default(),
+            rendered: Mutex::default(),
+        }
     }
 
     /// The hash of the whole revision.
     #[must_use]
     pub fn hash(&self) -> RevisionHash {
         self.hash
+    }
+
+    /// How members are to connect; `None`: they keep the connection that they have.
+    #[must_use]
+    pub fn settings(&self) -> Option<&Arc<Settings>> {
+        self.settings.as_ref()
     }
 
     /// What takes the content of its Secrets out of text.
@@ -307,7 +322,7 @@ mod tests {
     }
 
     fn loaded(entries: Vec<RevisionEntry>) -> LoadedRevision {
-        let revision = Revision { entries };
+        let revision = Revision { entries, ..Revision::default() };
         LoadedRevision::new(revision.hash(), revision)
     }
 
@@ -446,7 +461,7 @@ mod tests {
         for body in [&b"\0\xff\xfe\r\n"[..], b"", long.as_bytes()] {
             let opaque =
                 RevisionFile { body: Bytes::copy_from_slice(body), content_type: String::new(), ..file("", "") };
-            let written = Revision { entries: vec![entry("base", "", vec![opaque])] };
+            let written = Revision { entries: vec![entry("base", "", vec![opaque])], ..Revision::default() };
             let read = Revision::from_canonical(&written.canonical()).unwrap();
             let offered = offer(&LoadedRevision::new(read.hash(), read), "linux", "").unwrap().unwrap();
             let message = ServerToAgent::decode(offered.encoded.clone()).unwrap();

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::settings::Settings;
 use crate::api::{
     remote_config::{ConfigFormat, TemplateMode},
     selector::AttributeSelector,
@@ -22,6 +23,8 @@ pub const MAX_ENTRIES: usize = 64;
 pub struct Revision {
     /// One for each `RemoteConfig` of the fleet, in the fleet's order.
     pub entries: Vec<RevisionEntry>,
+    /// How members are to connect; `None`: they keep the connection that they have.
+    pub opamp: Option<Settings>,
 }
 
 /// The files of one `RemoteConfig`, and which members get them.
@@ -129,12 +132,17 @@ impl fmt::Debug for RevisionHash {
 struct Canonical<'a> {
     version: &'a str,
     entries: &'a [RevisionEntry],
+    /// Absent in the revisions of versions that did not know it: those must keep their hashes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    opamp: Option<&'a Settings>,
 }
 
 #[derive(Deserialize)]
 struct CanonicalForm {
     version: String,
     entries: Vec<RevisionEntry>,
+    #[serde(default)]
+    opamp: Option<Settings>,
 }
 
 /// Why bytes are no revision.
@@ -164,8 +172,12 @@ impl Revision {
     #[expect(clippy::missing_panics_doc, reason = "it never does")]
     pub fn canonical(&self) -> Vec<u8> {
         #[expect(clippy::expect_used, reason = "strings, lists and maps with string keys are always JSON")]
-        serde_json::to_vec(&Canonical { version: CANONICAL_VERSION, entries: &self.entries })
-            .expect("a revision is JSON")
+        serde_json::to_vec(&Canonical {
+            version: CANONICAL_VERSION,
+            entries: &self.entries,
+            opamp: self.opamp.as_ref(),
+        })
+        .expect("a revision is JSON")
     }
 
     /// The content address. It serialises the whole revision: keep it where it is needed twice.
@@ -184,13 +196,14 @@ impl Revision {
         if form.entries.len() > MAX_ENTRIES {
             return Err(CanonicalError::TooManyEntries(form.entries.len()));
         }
-        Ok(Self { entries: form.entries })
+        Ok(Self { entries: form.entries, opamp: form.opamp })
     }
 
-    /// Whether any file came from a Secret.
+    /// Whether any file came from a Secret, or any value of the settings is kept in one.
     #[must_use]
     pub fn has_secret_content(&self) -> bool {
         self.entries.iter().flat_map(|entry| &entry.files).any(|file| file.origin == Origin::Secret)
+            || self.opamp.as_ref().is_some_and(|settings| settings.secret_reference().is_some())
     }
 
     /// Bytes of all bodies.
@@ -218,7 +231,13 @@ mod base64_text {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::selector::{AttributeOperator, AttributeRequirement};
+    use crate::{
+        api::selector::{AttributeOperator, AttributeRequirement},
+        catalog::settings::{
+            CredentialReference, FrozenCertificate, FrozenHeader, FrozenProxy, FrozenSystemAuthorities, FrozenTls,
+            FrozenVerification, HeaderValue,
+        },
+    };
 
     fn file(name: &str, body: &'static [u8]) -> RevisionFile {
         RevisionFile {
@@ -246,6 +265,7 @@ mod tests {
                 format: ConfigFormat::OpenTelemetryCollector,
                 files: vec![file("collector.yaml", b"a: 1")],
             }],
+            ..Revision::default()
         }
     }
 
@@ -261,6 +281,48 @@ mod tests {
                 r#""contentType":"text/yaml","origin":"Secret","body":"YTogMQ=="}]}]}"#,
             )
         );
+    }
+
+    #[test]
+    fn settings_follow_the_entries_and_leave_those_without_them_as_they_were() {
+        let mut with = revision(&[]);
+        let before = with.canonical();
+        with.opamp = Some(settings());
+        let canonical = String::from_utf8(with.canonical()).unwrap();
+        let entries = String::from_utf8(before).unwrap();
+        let opamp = concat!(
+            r#","opamp":{"name":"edge","endpoint":"wss://a","headers":[{"name":"X","literal":"1"},"#,
+            r#"{"name":"Authorization","reference":{"kind":"Secret","name":"edge-token","key":"header"}}],"#,
+            r#""certificate":{"secret":"client"},"tls":{"systemAuthorities":"Trusted","verification":"Required"},"#,
+            r#""proxy":{"url":"127.0.0.1:8443"},"heartbeatSeconds":30}}"#,
+        );
+        assert_eq!(canonical, entries.trim_end_matches('}').to_owned() + opamp);
+        assert_eq!(Revision::from_canonical(canonical.as_bytes()), Ok(with));
+    }
+
+    /// Settings with a part of each kind.
+    fn settings() -> Settings {
+        let secret = |name: &str, key: &str| CredentialReference::secret(name, key);
+        let header = |name: &str, value| FrozenHeader { name: name.into(), value };
+        Settings {
+            name: "edge".into(),
+            endpoint: "wss://a".into(),
+            headers: vec![
+                header("X", HeaderValue::Literal("1".into())),
+                header("Authorization", HeaderValue::Reference(secret("edge-token", "header"))),
+            ],
+            certificate: FrozenCertificate::Secret("client".into()),
+            tls: Some(FrozenTls {
+                authorities: None,
+                system_authorities: FrozenSystemAuthorities::Trusted,
+                min_version: None,
+                max_version: None,
+                cipher_suites: Vec::new(),
+                verification: FrozenVerification::Required,
+            }),
+            proxy: Some(FrozenProxy { url: "127.0.0.1:8443".into(), connect_headers: Vec::new() }),
+            heartbeat_seconds: 30,
+        }
     }
 
     #[test]
@@ -302,7 +364,7 @@ mod tests {
         ] {
             assert_eq!(Revision::from_canonical(bytes), Err(expected), "{case}");
         }
-        let many = Revision { entries: vec![revision(&[]).entries.remove(0); MAX_ENTRIES + 1] };
+        let many = Revision { entries: vec![revision(&[]).entries.remove(0); MAX_ENTRIES + 1], ..Revision::default() };
         assert_eq!(Revision::from_canonical(&many.canonical()), Err(CanonicalError::TooManyEntries(65)));
     }
 
@@ -324,7 +386,8 @@ mod tests {
                 entries: vec![RevisionEntry {
                     files: vec![file("token", b"canary")],
                     ..revision(&[]).entries[0].clone()
-                }]
+                }],
+                ..Revision::default()
             }
         );
         assert!(!shown.contains("canary") && !shown.contains("99, 97"), "{shown}");

@@ -42,9 +42,15 @@ impl Scrubber {
     #[must_use]
     pub fn of(revision: &Revision) -> Self {
         let files = revision.entries.iter().flat_map(|entry| &entry.files).filter(|file| file.origin == Origin::Secret);
+        Self::of_texts(files.map(|file| &file.body[..]))
+    }
+
+    /// Knows every scalar of 8 bytes and more in these texts.
+    #[must_use]
+    pub fn of_texts<'a>(texts: impl Iterator<Item = &'a [u8]>) -> Self {
         let mut scalars = BTreeSet::new();
-        for file in files {
-            for chunk in file.body.utf8_chunks() {
+        for text in texts {
+            for chunk in text.utf8_chunks() {
                 collect(chunk.valid(), &mut scalars);
             }
         }
@@ -158,6 +164,7 @@ mod tests {
                 format: ConfigFormat::Opaque,
                 files: vec![file],
             }],
+            ..Revision::default()
         })
     }
 

@@ -243,6 +243,7 @@ mod tests {
                 format: ConfigFormat::Opaque,
                 files: vec![file],
             }],
+            ..Revision::default()
         }
     }
 
@@ -307,7 +308,7 @@ mod tests {
         #[test]
         fn what_is_stored_reads_back(bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..8), name in ".{0,20}") {
             let entries = bodies.into_iter().map(|body| RevisionEntry { name: name.clone(), ..revision(body).entries.remove(0) }).collect();
-            let original = Revision { entries };
+            let original = Revision { entries, ..Revision::default() };
             let (hash, read) = Revision::from_secret(&stored(&original)).unwrap();
             prop_assert_eq!(hash, original.hash());
             prop_assert_eq!(read, original);

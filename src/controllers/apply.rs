@@ -1,4 +1,5 @@
-//! The writes of a plan: the only place where fleets, RemoteConfigs and revisions are written.
+//! The writes of a plan: the only place where fleets, RemoteConfigs, ConnectionSettings, revisions and credentials are
+//! written.
 //!
 //! Every write carries the resourceVersion that the plan was made from, so that a leader which was paused, and does not
 //! know yet that another one leads, loses against whatever that one has written.
@@ -15,10 +16,11 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::{
-    api::{agent_fleet::AgentFleet, remote_config::RemoteConfig},
+    api::{agent_fleet::AgentFleet, connection_settings::ConnectionSettings, remote_config::RemoteConfig},
     catalog::Revision,
+    connection_settings,
     events::Publisher,
-    fleets,
+    fleets::{self, credentials::Change},
     kubernetes::describe,
     remote_configs,
     revisions::inputs::StoredRevision,
@@ -45,8 +47,8 @@ pub enum Error {
     /// It did not answer in time; whether it wrote is not known.
     #[error("no answer within {} s", REQUEST.as_secs())]
     Silent,
-    /// A Secret of the revision's name exists, and does not hold the revision.
-    #[error("Secret {0} exists and does not hold the revision that it is named after; delete it")]
+    /// A Secret of the name that the operator needs exists, and holds something else.
+    #[error("Secret {0} exists and does not hold what it is named after; delete it")]
     Occupied(String),
 }
 
@@ -57,8 +59,11 @@ pub async fn apply_fleet(
     fleet: &AgentFleet,
     plan: fleets::plan::Plan,
 ) -> Result<Option<AgentFleet>, Error> {
-    let fleets::plan::Plan { create, status, obsolete, events } = plan;
+    let fleets::plan::Plan { credentials, create, status, obsolete, events } = plan;
     let namespace = fleet.namespace().unwrap_or_default();
+    // What a revision refers to has to be there before it can be offered. A value that is on offer alone is written with
+    // nothing else.
+    let unused = write_credentials(client, &namespace, credentials).await?;
     // The revision has to exist before the status names it: replicas read it as soon as they see the name.
     if let Some(secret) = create {
         create_revision(client, &namespace, &secret).await?;
@@ -69,12 +74,16 @@ pub async fn apply_fleet(
     };
     // Nothing guards a deletion against a fleet that has moved on but a look at that fleet. After the patch, because
     // the former status may have named them.
-    if !obsolete.is_empty() {
+    if !obsolete.is_empty() || unused.is_some() {
         if written.is_none() {
             expect_unchanged(client, fleet).await?;
         }
         for stored in obsolete {
-            delete_revision(client, &namespace, stored).await?;
+            let StoredRevision { name, uid, version, inputs: _ } = stored;
+            delete_secret(client, &namespace, &name, only_as_seen(Some(uid), Some(version))).await?;
+        }
+        if let Some(Unused { name, version }) = unused {
+            delete_secret(client, &namespace, &name, only_as_seen(None, Some(version))).await?;
         }
     }
     publisher.publish(&fleet.object_ref(&()), events).await;
@@ -94,6 +103,22 @@ pub async fn apply_remote_config(
         None => None,
     };
     publisher.publish(&remote_config.object_ref(&()), events).await;
+    Ok(written)
+}
+
+/// Carries out the plan for ConnectionSettings; gives them as they are then, if they were written.
+pub async fn apply_connection_settings(
+    client: &Client,
+    publisher: &Publisher,
+    settings: &ConnectionSettings,
+    plan: connection_settings::plan::Plan,
+) -> Result<Option<ConnectionSettings>, Error> {
+    let connection_settings::plan::Plan { status, events } = plan;
+    let written = match status {
+        Some(status) => Some(patch_status(client, settings, status).await?),
+        None => None,
+    };
+    publisher.publish(&settings.object_ref(&()), events).await;
     Ok(written)
 }
 
@@ -128,10 +153,35 @@ async fn expect_unchanged(client: &Client, fleet: &AgentFleet) -> Result<(), Err
     if found.resource_version() == fleet.resource_version() { Ok(()) } else { Err(Error::Outdated) }
 }
 
-async fn delete_revision(client: &Client, namespace: &str, stored: StoredRevision) -> Result<(), Error> {
-    let StoredRevision { name, uid, version, inputs: _ } = stored;
+/// A Secret with credentials that nothing refers to any more.
+struct Unused {
+    name: String,
+    version: String,
+}
+
+/// Writes the Secret with credentials; gives it back if it is to be deleted, which has time.
+async fn write_credentials(client: &Client, namespace: &str, change: Change) -> Result<Option<Unused>, Error> {
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    match within(api.delete(&name, &only_as_seen(Some(uid), Some(version)))).await {
+    match change {
+        Change::Nothing => {}
+        Change::Create(secret) => match within(api.create(&PostParams::default(), &secret)).await {
+            Ok(_) => {}
+            // The watch will show it.
+            Err(Error::Refused(kube::Error::Api(status))) if status.is_already_exists() => return Err(Error::Outdated),
+            Err(error) => return Err(error),
+        },
+        Change::Replace(secret) => {
+            within(api.replace(&secret.name_any(), &PostParams::default(), &secret)).await?;
+        }
+        Change::Delete { name, version } => return Ok(Some(Unused { name, version })),
+        Change::Blocked(name) => return Err(Error::Occupied(name)),
+    }
+    Ok(None)
+}
+
+async fn delete_secret(client: &Client, namespace: &str, name: &str, seen: DeleteParams) -> Result<(), Error> {
+    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    match within(api.delete(name, &seen)).await {
         Ok(_) | Err(Error::Outdated) => Ok(()),
         Err(error) => Err(error),
     }

@@ -276,6 +276,7 @@ mod tests {
                 enrollment: Enrollment { methods: Some(vec![EnrollmentMethod::Anonymous]), ..Enrollment::default() },
                 effective_config: EffectiveConfigDetail::Hash,
                 offering: Offering::NoRevision,
+                credentials: None,
             })
         });
         let policy = Policy { anonymous: AnonymousNamespaces::All, secrets: SecretContent::Withheld };

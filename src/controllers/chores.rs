@@ -254,6 +254,7 @@ mod tests {
                 enrollment: Enrollment { methods: Some(vec![EnrollmentMethod::Anonymous]), ..Enrollment::default() },
                 effective_config: EffectiveConfigDetail::Hash,
                 offering: Offering::NoRevision,
+                credentials: None,
             })
         });
         Catalog::new(fleets.collect(), Policy::default(), generation)

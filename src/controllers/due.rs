@@ -13,7 +13,8 @@ use super::{
     apply::{apply_fleet, apply_remote_config},
     carry_out::{carry_out, fetch},
     chores::Chore,
-    leader::{COUNTING, Done, Leader, ROUNDS, Work, Written, now},
+    leader::{COUNTING, Done, Leader, Prepared, ROUNDS, Work, Written, now},
+    settings::Lasting,
 };
 use crate::{
     agents::{retention::Kept, summary::AgentSummary},
@@ -33,8 +34,9 @@ use crate::{
     remote_configs::{self, plan::Examined},
     revisions::{
         Bodies, Inputs, compile,
+        compile::NamedSettings,
         finding::fleet_reasons,
-        inputs::{Fetch, Fetched, Gathered, RETRY},
+        inputs::{Concerned, Fetch, Fetched, Gathered, RETRY, referenced},
         inspect,
     },
 };
@@ -46,6 +48,7 @@ impl Leader {
     pub(super) fn fleet_due(&mut self, key: ObjectKey) {
         let Some(watched) = self.fleets.get(&key).cloned() else {
             self.held_fleets.remove(&key);
+            self.inputs.offer(key, BTreeSet::new());
             return;
         };
         let now = now();
@@ -56,8 +59,8 @@ impl Leader {
             return;
         }
         let fleet = held.latest(&watched);
-        let Some(made) = held.made(now).or_else(|| self.make(&key, &fleet, now)) else { return };
-        let plan = self.plan(&key, &fleet, &made);
+        let Some(prepared) = held.made(now).or_else(|| self.prepare(&key, &fleet, now)) else { return };
+        let plan = self.plan(&key, &fleet, &prepared);
         if plan.is_empty() {
             return;
         }
@@ -69,8 +72,20 @@ impl Leader {
         });
     }
 
-    /// Makes a fleet's revision; `None` while content has still to be fetched, after which the fleet is due again.
-    fn make(&mut self, key: &ObjectKey, fleet: &AgentFleet, now: Instant) -> Option<Arc<Made>> {
+    /// Makes a fleet's revision, and what is kept for it; `None` while content has still to be fetched, after which the
+    /// fleet is due again.
+    fn prepare(&mut self, key: &ObjectKey, fleet: &AgentFleet, now: Instant) -> Option<Arc<Prepared>> {
+        let revision = self.make(key, fleet, now)?;
+        let credentials = self.keep_credentials(key, fleet, &revision.made, now)?;
+        let stale_at = revision.stale_at.into_iter().chain(credentials.stale_at).min();
+        if let Some(time) = stale_at {
+            self.agenda.ask(Work::Fleet(key.clone()), time);
+        }
+        let prepared = Prepared { made: revision.made, credentials: credentials.made };
+        Some(self.held_fleets.entry(key.clone()).or_default().make(prepared, stale_at))
+    }
+
+    fn make(&mut self, key: &ObjectKey, fleet: &AgentFleet, now: Instant) -> Option<Lasting<Made>> {
         let mut remote_configs = BTreeMap::new();
         let mut bodies = Bodies::new();
         let (mut unread, mut unreadable) = (false, None);
@@ -93,20 +108,25 @@ impl Leader {
         } else {
             let secrets = self.context.policy.secrets;
             let (entries, remote_configs, bodies) = (&fleet.spec.remote_configs, &remote_configs, &bodies);
-            compile(&Inputs { entries, remote_configs, bodies, secrets })
+            let settings = self.named_settings(key, fleet);
+            compile(&Inputs { entries, remote_configs, bodies, settings, secrets })
                 .map_or_else(|findings| Made::Faulty(fleet_reasons(&findings)), Made::Revision)
         };
-        if let Some(time) = stale_at {
-            self.agenda.ask(Work::Fleet(key.clone()), time);
-        }
-        Some(self.held_fleets.entry(key.clone()).or_default().make(made, stale_at))
+        Some(Lasting { made, stale_at })
     }
 
-    fn plan(&self, key: &ObjectKey, fleet: &AgentFleet, made: &Made) -> fleets::plan::Plan {
+    fn named_settings<'a>(&'a self, key: &ObjectKey, fleet: &'a AgentFleet) -> NamedSettings<'a> {
+        let Some(reference) = &fleet.spec.connection_settings else { return NamedSettings::None };
+        let found = self.inputs.connection_settings(&ObjectKey::new(&*key.namespace, &*reference.name));
+        found.map_or(NamedSettings::Missing(&reference.name), |object| NamedSettings::Found(object))
+    }
+
+    fn plan(&self, key: &ObjectKey, fleet: &AgentFleet, prepared: &Prepared) -> fleets::plan::Plan {
         let uid = fleet.uid().unwrap_or_default();
         let stored = self.inputs.stored_revisions(&key.namespace, &revision_secret_name(&uid, ""));
         let observed = Observed {
-            made,
+            made: &prepared.made,
+            credentials: &prepared.credentials,
             stored: &stored,
             census: &self.census.get(key).cloned().unwrap_or_default(),
             uncounted: self.uncounted.get(&uid).copied().unwrap_or_default(),
@@ -157,7 +177,7 @@ impl Leader {
 
     /// The bodies of a RemoteConfig; what is missing of them is ordered.
     fn gather(&mut self, remote_config: &RemoteConfig, now: Instant) -> Gathered {
-        self.orders.extend(self.inputs.order(remote_config, now));
+        self.orders.extend(self.inputs.order(referenced(remote_config), now));
         self.inputs.bodies(remote_config)
     }
 
@@ -172,14 +192,20 @@ impl Leader {
     /// Content has arrived: whoever waits for it is due, without a further pause.
     pub(super) fn fetched(&mut self, order: Fetch, outcome: Fetched) {
         let now = now();
-        let waiting: BTreeSet<ObjectKey> = self.inputs.fetched(order, outcome, now);
-        for key in waiting {
+        let Concerned { remote_configs, connection_settings, fleets } = self.inputs.fetched(order, outcome, now);
+        for key in remote_configs {
             for fleet in self.fleets_of(&key) {
-                self.held_fleets.entry(fleet.clone()).or_default().discard();
-                self.agenda.ask(Work::Fleet(fleet), now);
+                self.make_fleet_anew(fleet, now);
             }
             self.held_remote_configs.entry(key.clone()).or_default().discard();
             self.agenda.ask(Work::RemoteConfig(key), now);
+        }
+        for key in connection_settings {
+            self.held_connection_settings.entry(key.clone()).or_default().discard();
+            self.agenda.ask(Work::ConnectionSettings(key), now);
+        }
+        for fleet in fleets {
+            self.make_fleet_anew(fleet, now);
         }
     }
 

@@ -24,18 +24,20 @@ use super::{
     chores::{Carried, Housekeeping},
     held::Held,
     metrics::Kind,
+    settings::ServedSettings,
     watches::{self, Seen},
 };
 use crate::{
-    api::{agent_fleet::AgentFleet, remote_config::RemoteConfig},
-    catalog::stored::revision_secret_name,
+    api::{agent_fleet::AgentFleet, connection_settings::ConnectionSettings, remote_config::RemoteConfig},
+    catalog::{credentials::credentials_secret_name, stored::revision_secret_name},
+    connection_settings,
     effective_configs::unused::Unused,
     events::Publisher,
-    fleets::{census::Census, plan::Made},
+    fleets::{census::Census, credentials::Kept, plan::Made},
     kubernetes::{Mirror, Moved, ObjectKey},
     lease::{Presence, Uncounted},
     remote_configs::plan::Examined,
-    revisions::inputs::{Fetch, Fetched, MovedInputs, WatchedInputs},
+    revisions::inputs::{Concerned, Fetch, Fetched, MovedInputs, WatchedInputs},
 };
 
 /// How long writes under way may take once the lead is lost, or the process ends.
@@ -61,6 +63,8 @@ const EVENTS_AT_ONCE: usize = 256;
 pub(super) enum Work {
     /// Bring a RemoteConfig's status up to date.
     RemoteConfig(ObjectKey),
+    /// Bring the status of ConnectionSettings up to date.
+    ConnectionSettings(ObjectKey),
     /// Bring a fleet up to date.
     Fleet(ObjectKey),
     /// Count the agents of all fleets.
@@ -73,6 +77,7 @@ pub(super) enum Work {
 pub(super) enum Done {
     Fleet(Written<AgentFleet>),
     RemoteConfig(Written<RemoteConfig>),
+    ConnectionSettings(Written<ConnectionSettings>),
     Fetched(Fetch, Fetched),
     Chores(Carried),
 }
@@ -87,6 +92,12 @@ pub(super) struct Written<K> {
     pub(super) outcome: Result<Option<K>, Error>,
 }
 
+/// What was made of the inputs of a fleet.
+pub(super) struct Prepared {
+    pub(super) made: Made,
+    pub(super) credentials: Kept,
+}
+
 /// Everything that the leader knows.
 pub(super) struct Leader {
     pub(super) context: Arc<Context>,
@@ -99,8 +110,11 @@ pub(super) struct Leader {
     rests_until: Option<Instant>,
     pub(super) inputs: WatchedInputs,
     pub(super) fleets: Mirror<Arc<AgentFleet>>,
-    pub(super) held_fleets: BTreeMap<ObjectKey, Held<AgentFleet, Made>>,
+    pub(super) held_fleets: BTreeMap<ObjectKey, Held<AgentFleet, Prepared>>,
     pub(super) held_remote_configs: BTreeMap<ObjectKey, Held<RemoteConfig, Examined>>,
+    pub(super) held_connection_settings:
+        BTreeMap<ObjectKey, Held<ConnectionSettings, connection_settings::plan::Examined>>,
+    pub(super) served: ServedSettings,
     pub(super) presence: Presence,
     pub(super) uncounted: Uncounted,
     pub(super) census: BTreeMap<ObjectKey, Census>,
@@ -136,6 +150,8 @@ impl Leader {
             fleets: Mirror::new(parts),
             held_fleets: BTreeMap::new(),
             held_remote_configs: BTreeMap::new(),
+            held_connection_settings: BTreeMap::new(),
+            served: ServedSettings::default(),
             presence: Presence::default(),
             uncounted: Uncounted::new(),
             census: BTreeMap::new(),
@@ -153,7 +169,7 @@ impl Leader {
         let mut agents = self.context.agents.generation();
         let mut catalog = self.context.catalog.generation();
         self.agenda.ask(Work::Count, now());
-        self.agenda.ask(Work::Chores, now());
+        self.catalog_moved();
         let ended = loop {
             self.hand_out();
             let alarm = time::Instant::from_std(self.next_time().unwrap_or_else(|| now() + ROUNDS));
@@ -168,7 +184,7 @@ impl Leader {
                     }
                 },
                 Ok(()) = agents.changed() => self.ask_for_count(),
-                Ok(()) = catalog.changed() => self.agenda.ask(Work::Chores, now()),
+                Ok(()) = catalog.changed() => self.catalog_moved(),
                 () = time::sleep_until(alarm) => {}
             }
         };
@@ -210,23 +226,46 @@ impl Leader {
 
     fn inputs_moved(&mut self, moved: MovedInputs) {
         let now = now();
-        for secret in moved.revisions {
-            for fleet in self.owners_of(&secret) {
-                self.agenda.ask(Work::Fleet(fleet), now);
-            }
+        let MovedInputs { moved, restated, stored } = moved;
+        for secret in stored {
+            self.stored_moved(&secret, now);
         }
-        for key in moved.restated {
+        for key in restated.remote_configs {
             self.agenda.ask(Work::RemoteConfig(key), now);
         }
-        for key in moved.remote_configs {
+        for key in restated.connection_settings {
+            self.agenda.ask(Work::ConnectionSettings(key), now);
+        }
+        let Concerned { remote_configs, connection_settings, fleets } = moved;
+        for key in remote_configs {
             for fleet in self.fleets_of(&key) {
-                let held = self.held_fleets.entry(fleet.clone()).or_default();
-                held.settle.moved(now);
-                self.agenda.ask(Work::Fleet(fleet), now);
+                self.fleet_inputs_moved(fleet, now);
             }
             self.held_remote_configs.entry(key.clone()).or_default().settle.moved(now);
             self.agenda.ask(Work::RemoteConfig(key), now);
         }
+        for key in connection_settings {
+            self.settings_moved(key, now);
+        }
+        for fleet in fleets {
+            self.fleet_inputs_moved(fleet, now);
+        }
+    }
+
+    /// A Secret that the leader keeps for a fleet has appeared, changed or vanished.
+    fn stored_moved(&mut self, secret: &ObjectKey, now: Instant) {
+        for (fleet, uid) in self.fleets_in(&secret.namespace) {
+            if secret.name == credentials_secret_name(&uid) {
+                self.make_fleet_anew(fleet, now);
+            } else if secret.name.starts_with(&revision_secret_name(&uid, "")) {
+                self.agenda.ask(Work::Fleet(fleet), now);
+            }
+        }
+    }
+
+    fn fleets_in(&self, namespace: &str) -> Vec<(ObjectKey, String)> {
+        let uid = |fleet: &AgentFleet| fleet.metadata.uid.clone().unwrap_or_default();
+        self.fleets.named(namespace, "").map(|(key, fleet)| (key.clone(), uid(fleet))).collect()
     }
 
     /// The fleets that name a RemoteConfig.
@@ -234,16 +273,6 @@ impl Leader {
         let names = |fleet: &AgentFleet| fleet.spec.remote_configs.iter().any(|entry| entry.name == remote_config.name);
         let all = self.fleets.named(&remote_config.namespace, "");
         all.filter(|(_, fleet)| names(fleet)).map(|(key, _)| key.clone()).collect()
-    }
-
-    /// The fleet whose revision a Secret holds, by its name.
-    fn owners_of(&self, secret: &ObjectKey) -> Vec<ObjectKey> {
-        let owns = |fleet: &AgentFleet| {
-            let uid = fleet.metadata.uid.as_deref().unwrap_or_default();
-            secret.name.starts_with(&revision_secret_name(uid, ""))
-        };
-        let all = self.fleets.named(&secret.namespace, "");
-        all.filter(|(_, fleet)| owns(fleet)).map(|(key, _)| key.clone()).collect()
     }
 
     fn fleet_moved(&mut self, moved: Moved<Arc<AgentFleet>>) {
@@ -256,6 +285,12 @@ impl Leader {
             for entry in named {
                 let remote_config = ObjectKey::new(&key.namespace, &entry.name);
                 self.agenda.ask(Work::RemoteConfig(remote_config), now);
+            }
+            let named =
+                [&former, &present].into_iter().flatten().filter_map(|fleet| fleet.spec.connection_settings.as_ref());
+            for reference in named {
+                let settings = ObjectKey::new(&key.namespace, &reference.name);
+                self.agenda.ask(Work::ConnectionSettings(settings), now);
             }
             self.held_fleets.entry(key.clone()).or_default().settle.moved(now);
             self.ask_for_count();
@@ -293,6 +328,7 @@ impl Leader {
             }
             match self.agenda.next_due(now()) {
                 Some(Work::RemoteConfig(key)) => self.remote_config_due(key),
+                Some(Work::ConnectionSettings(key)) => self.connection_settings_due(key),
                 Some(Work::Fleet(key)) => self.fleet_due(key),
                 Some(Work::Count) => self.count(),
                 Some(Work::Chores) => self.do_chores(),
@@ -326,6 +362,14 @@ impl Leader {
                 self.note(Kind::RemoteConfig, &written.outcome);
                 self.agenda.end(&work);
                 let held = self.held_remote_configs.entry(written.key.clone()).or_default();
+                let again = conclude(&work, held, written);
+                self.agenda.ask(work, again);
+            }
+            Done::ConnectionSettings(written) => {
+                let work = Work::ConnectionSettings(written.key.clone());
+                self.note(Kind::ConnectionSettings, &written.outcome);
+                self.agenda.end(&work);
+                let held = self.held_connection_settings.entry(written.key.clone()).or_default();
                 let again = conclude(&work, held, written);
                 self.agenda.ask(work, again);
             }
@@ -377,6 +421,9 @@ fn tell_of(work: &Work, error: &Error) {
         Work::Fleet(ObjectKey { namespace, name }) => tracing::warn!(namespace, fleet = name, %error, "{TEXT}"),
         Work::RemoteConfig(ObjectKey { namespace, name }) => {
             tracing::warn!(namespace, remote_config = name, %error, "{TEXT}");
+        }
+        Work::ConnectionSettings(ObjectKey { namespace, name }) => {
+            tracing::warn!(namespace, connection_settings = name, %error, "{TEXT}");
         }
         Work::Count | Work::Chores => tracing::warn!(%error, "{TEXT}"),
     }

@@ -25,6 +25,7 @@ struct PlanLabels {
 pub(super) enum Kind {
     AgentFleet,
     RemoteConfig,
+    ConnectionSettings,
 }
 
 /// What became of a plan.

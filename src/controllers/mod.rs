@@ -2,7 +2,8 @@
 //!
 //! [`run`] waits for the lead. While this replica has it, [`leader`] owns all that the leader knows: what [`watches`]
 //! show, an [`agenda`] of what is due, and for each object what was [`held`] from the last look. What is to be written
-//! is planned by pure functions of [`crate::fleets`], [`crate::remote_configs`] and [`chores`]; [`apply`] and
+//! is planned by pure functions of [`crate::fleets`], [`crate::remote_configs`], [`crate::connection_settings`] and
+//! [`chores`]; [`apply`] and
 //! [`carry_out`] are the only places that write. With the lead all of that goes: the next term lists and plans anew.
 
 mod agenda;
@@ -13,6 +14,7 @@ mod due;
 mod held;
 mod leader;
 mod metrics;
+mod settings;
 #[cfg(test)]
 mod tests;
 mod watches;

@@ -54,6 +54,9 @@ pub fn open(client: &WatchClient, scope: &Scope, namespace: &str) -> Watches {
         watches.push(watch(client, &part, watch_config(), |part, event| {
             Some(Seen::Input(part, InputEvent::RemoteConfig(event?)))
         }));
+        watches.push(watch(client, &part, watch_config(), |part, event| {
+            Some(Seen::Input(part, InputEvent::ConnectionSettings(event?)))
+        }));
         watches.push(watch(
             client,
             &part,

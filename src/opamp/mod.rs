@@ -3,6 +3,7 @@
 //! Nothing here knows of sockets, Kubernetes or `async`; time, identity and offers are arguments.
 
 pub mod capabilities;
+pub mod connection_settings;
 pub mod frame;
 pub mod identity;
 pub mod inbound;

@@ -19,6 +19,10 @@ pub struct AgentRecord {
     pub remote_config: Option<RemoteConfigReport>,
     /// The configuration that it reported FAILED; only APPLIED of the same hash clears it.
     pub failed_config: Option<FailedConfig>,
+    /// What became of the connection settings it last spoke of. Most agents never speak of any, hence the box.
+    pub connection_settings: Option<Box<ConnectionSettingsReport>>,
+    /// The connection settings that it reported FAILED; only APPLIED of the same hash clears it.
+    pub failed_connection_settings: Option<Box<FailedConnectionSettings>>,
     /// What it runs.
     pub effective_config: Option<EffectiveConfigSummary>,
     /// What it could run.
@@ -104,6 +108,45 @@ pub struct RemoteConfigReport {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct FailedConfig {
     /// Its hash.
+    pub hash: Vec<u8>,
+    /// What the agent said.
+    pub error: String,
+    /// When it said so.
+    pub at: Timestamp,
+}
+
+/// States of connection settings at the agent (CON-07); an unknown number is kept.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ConnectionSettingsState {
+    /// It has not said.
+    Unset,
+    /// In use, or about to be: some clients say so before they have reconnected.
+    Applied,
+    /// Being tried.
+    Applying,
+    /// Refused or broken; the agent keeps what it had.
+    Failed,
+    /// A number that this version does not know.
+    Unknown(i32),
+}
+
+/// The last word on connection settings.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ConnectionSettingsReport {
+    /// The hash that the agent echoes; empty if it never had one. At most 64 bytes are kept.
+    pub hash: Vec<u8>,
+    /// What became of them.
+    pub state: ConnectionSettingsState,
+    /// Why they failed; at most 512 bytes.
+    pub error: String,
+    /// Since when this hash is in this state.
+    pub since: Timestamp,
+}
+
+/// Connection settings that must not be sent again to this agent by themselves (CON-07).
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct FailedConnectionSettings {
+    /// Their hash.
     pub hash: Vec<u8>,
     /// What the agent said.
     pub error: String,

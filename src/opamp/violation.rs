@@ -36,6 +36,17 @@ pub enum Violation {
         /// Its bytes.
         length: usize,
     },
+    /// Settings are asked for, and not what for.
+    #[error("connection_settings_request.opamp has no certificate_request")]
+    CertificateRequestMissing,
+    /// No request for a certificate is that long.
+    #[error("certificate_request.csr has {length} bytes, the limit is {limit}")]
+    CertificateRequestTooLarge {
+        /// Its bytes.
+        length: usize,
+        /// So many may be.
+        limit: usize,
+    },
 }
 
 impl Violation {
@@ -49,6 +60,8 @@ impl Violation {
             Self::Undecodable { .. } => "ERR-01",
             Self::EmptyMessage => "AMB-17",
             Self::UidLength { .. } => "A2S-02",
+            Self::CertificateRequestMissing => "CSR-02",
+            Self::CertificateRequestTooLarge { .. } => "CSR-03",
         }
     }
 }
@@ -102,6 +115,8 @@ mod tests {
             (Violation::Undecodable { detail: "AgentToServer.flags".into() }, "ERR-01", "AgentToServer.flags"),
             (Violation::EmptyMessage, "AMB-17", "instance_uid missing"),
             (Violation::UidLength { length: 15 }, "A2S-02", "has 15 bytes"),
+            (Violation::CertificateRequestMissing, "CSR-02", "no certificate_request"),
+            (Violation::CertificateRequestTooLarge { length: 20_000, limit: 16_384 }, "CSR-03", "limit is 16384"),
         ] {
             assert_eq!(violation.rule(), rule);
             assert!(violation.to_string().contains(text), "{violation}");

@@ -2,17 +2,26 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use kube::ResourceExt as _;
+
 use super::{
     clash::{Names, find_clashes},
     collector::{KnownEntry, KnownFile, find_undefined},
     digest::digest_of,
     finding::Finding,
     inspect::{Inspection, inspect},
+    settings::freeze,
     sources::Bodies,
 };
 use crate::{
-    api::{agent_fleet::RemoteConfigEntry, reasons::FleetReason, remote_config::RemoteConfig},
-    catalog::{InputsDigest, Origin, PackedRevision, Revision, RevisionEntry, SecretContent, revision::MAX_ENTRIES},
+    api::{
+        agent_fleet::RemoteConfigEntry, connection_settings::ConnectionSettings, reasons::FleetReason,
+        remote_config::RemoteConfig,
+    },
+    catalog::{
+        InputsDigest, Origin, PackedRevision, Revision, RevisionEntry, SecretContent, Settings, revision::MAX_ENTRIES,
+        settings::CredentialReference,
+    },
 };
 
 /// Everything that a fleet's revision is made from, as it was at one moment.
@@ -24,8 +33,21 @@ pub struct Inputs<'a> {
     pub remote_configs: &'a BTreeMap<String, Arc<RemoteConfig>>,
     /// What their references led to.
     pub bodies: &'a Bodies,
+    /// `spec.connectionSettings` of the fleet.
+    pub settings: NamedSettings<'a>,
     /// Whether agents may be offered content that came from Secrets.
     pub secrets: SecretContent,
+}
+
+/// The ConnectionSettings of a fleet.
+#[derive(Clone, Copy, Debug)]
+pub enum NamedSettings<'a> {
+    /// It names none.
+    None,
+    /// It names some that do not exist.
+    Missing(&'a str),
+    /// It names these.
+    Found(&'a ConnectionSettings),
 }
 
 /// A revision that passed every check.
@@ -35,6 +57,8 @@ pub struct Compiled {
     pub revision: PackedRevision,
     /// The digest of what it was made from: as long as it is that of the revision in force, nothing is to be done.
     pub inputs: InputsDigest,
+    /// How it has members connect: whatever these settings refer to must be kept before the revision is offered.
+    pub settings: Option<Settings>,
 }
 
 /// Checks everything and makes the revision. All that is wrong is told at once, except what cannot be known before
@@ -47,15 +71,17 @@ pub fn compile(inputs: &Inputs<'_>) -> Result<Compiled, Vec<Finding>> {
         let message = format!("the fleet names {} RemoteConfigs, the limit is {MAX_ENTRIES}", inputs.entries.len());
         findings.push(Finding::fleet(FleetReason::TooLarge, message));
     }
+    let opamp = frozen_settings(inputs.settings).map_err(|finding| findings.push(finding)).unwrap_or_default();
     if !findings.is_empty() {
         return Err(findings);
     }
     let mut findings = find_undefined(&inspected.iter().map(Inspected::known).collect::<Vec<_>>());
-    let revision = Revision { entries: inspected.into_iter().map(Inspected::into_entry).collect() };
+    let entries = inspected.into_iter().map(Inspected::into_entry).collect();
+    let revision = Revision { entries, opamp };
     findings.extend(unprotected_secret(&revision, inputs.secrets));
     let inputs = digest_of(&revision);
     match revision.pack() {
-        Ok(revision) if findings.is_empty() => Ok(Compiled { revision, inputs }),
+        Ok(packed) if findings.is_empty() => Ok(Compiled { revision: packed, inputs, settings: revision.opamp }),
         Ok(_) => Err(findings),
         Err(error) => {
             findings.push(Finding::fleet(FleetReason::TooLarge, error.to_string()));
@@ -90,6 +116,28 @@ fn inspect_all<'a>(inputs: &Inputs<'a>) -> (Vec<Inspected<'a>>, Vec<Finding>) {
     (inspected, findings)
 }
 
+fn frozen_settings(settings: NamedSettings<'_>) -> Result<Option<Settings>, Finding> {
+    match settings {
+        NamedSettings::None => Ok(None),
+        NamedSettings::Missing(name) => {
+            let message = format!("ConnectionSettings {name} do not exist");
+            Err(Finding::fleet(FleetReason::ConnectionSettingsNotFound, message))
+        }
+        NamedSettings::Found(object) => {
+            let name = object.name_any();
+            freeze(&name, &object.spec.opamp)
+                .map(Some)
+                .map_err(|_| Finding::fleet(FleetReason::ConnectionSettingsNotReady, not_ready(&name)))
+        }
+    }
+}
+
+/// What a fleet says of ConnectionSettings that have a fault.
+#[must_use]
+pub fn not_ready(name: &str) -> String {
+    format!("ConnectionSettings {name} are not Ready; their conditions tell why")
+}
+
 /// Names are known even where bodies are missing.
 fn names_of<'a>(entry: &'a RemoteConfigEntry, inputs: &Inputs<'a>) -> Option<Names<'a>> {
     let remote_config = inputs.remote_configs.get(&entry.name)?;
@@ -121,15 +169,25 @@ impl Inspected<'_> {
 fn unprotected_secret(revision: &Revision, secrets: SecretContent) -> Option<Finding> {
     match secrets {
         SecretContent::Offered => None,
-        SecretContent::Withheld => revision.entries.iter().find_map(|entry| {
-            let file = entry.files.iter().find(|file| file.origin == Origin::Secret)?;
-            let message = format!(
-                "RemoteConfig {}, file {:?} comes from a Secret, and the operator serves agents without TLS",
-                entry.name, file.name
-            );
+        SecretContent::Withheld => {
+            let secret = secret_file(revision).or_else(|| secret_value(revision))?;
+            let message = format!("{secret} comes from a Secret, and the operator serves agents without TLS");
             Some(Finding::fleet(FleetReason::SecretsNeedTls, message))
-        }),
+        }
     }
+}
+
+fn secret_file(revision: &Revision) -> Option<String> {
+    revision.entries.iter().find_map(|entry| {
+        let file = entry.files.iter().find(|file| file.origin == Origin::Secret)?;
+        Some(format!("RemoteConfig {}, file {:?}", entry.name, file.name))
+    })
+}
+
+fn secret_value(revision: &Revision) -> Option<String> {
+    let settings = revision.opamp.as_ref()?;
+    let CredentialReference { name, key, .. } = settings.secret_reference()?;
+    Some(format!("ConnectionSettings {}, key {key} of {name}", settings.name))
 }
 
 #[cfg(test)]
@@ -147,6 +205,7 @@ mod tests {
     struct Namespace {
         remote_configs: BTreeMap<String, Arc<RemoteConfig>>,
         bodies: Bodies,
+        settings: Option<ConnectionSettings>,
         secrets: SecretContent,
     }
 
@@ -160,6 +219,7 @@ mod tests {
             Self {
                 remote_configs: remote_configs.collect(),
                 bodies: BTreeMap::from([(token, Ok(Bytes::from_static(b"canary")))]),
+                settings: None,
                 secrets: SecretContent::Offered,
             }
         }
@@ -170,6 +230,7 @@ mod tests {
                 entries: &entries,
                 remote_configs: &self.remote_configs,
                 bodies: &self.bodies,
+                settings: self.settings.as_ref().map_or(NamedSettings::None, NamedSettings::Found),
                 secrets: self.secrets,
             })
         }
@@ -290,5 +351,42 @@ mod tests {
         let [Finding::RemoteConfig { reason, message, .. }] = &findings[..] else { panic!("{findings:?}") };
         assert_eq!((*reason, message.as_str()), (alone.findings()[0].0, alone.findings()[0].1.as_str()));
         assert_eq!(*reason, RemoteConfigReason::InvalidYaml);
+    }
+
+    fn settings(endpoint: &str) -> ConnectionSettings {
+        let header = json!({"name": "Authorization", "valueFrom": {"secretKeyRef": {"name": "t", "key": "header"}}});
+        let spec = json!({"opamp": {"endpoint": endpoint, "headers": [header]}});
+        ConnectionSettings::new("edge", serde_json::from_value(spec).unwrap())
+    }
+
+    #[test]
+    fn connection_settings_are_part_of_a_revision_by_reference() {
+        let mut namespace = Namespace::with(&[("z", collector("z", "a: 1"))]);
+        let without = namespace.compile(json!([{"name": "z"}])).unwrap();
+        namespace.settings = Some(settings("wss://a"));
+        let with = namespace.compile(json!([{"name": "z"}])).unwrap();
+        assert_ne!((with.revision.hash(), with.inputs), (without.revision.hash(), without.inputs));
+        let references: Vec<_> = with.settings.iter().flat_map(Settings::references).collect();
+        assert_eq!(references, [CredentialReference::secret("t", "header")]);
+        namespace.settings = Some(settings("wss://b"));
+        assert_ne!(namespace.compile(json!([{"name": "z"}])).unwrap().revision.hash(), with.revision.hash());
+    }
+
+    #[test]
+    fn connection_settings_that_are_not_there_are_waited_for() {
+        let namespace = Namespace::with(&[]);
+        let (remote_configs, bodies, secrets) = (&namespace.remote_configs, &namespace.bodies, namespace.secrets);
+        let settings = NamedSettings::Missing("edge");
+        let made = compile(&Inputs { entries: &[], remote_configs, bodies, settings, secrets });
+        assert_eq!(words(made), ["fleet ConnectionSettingsNotFound"]);
+    }
+
+    #[test]
+    fn a_value_from_a_secret_needs_tls_like_a_file_from_one() {
+        let mut namespace = Namespace::with(&[]);
+        namespace.settings = Some(settings("ws://a"));
+        assert!(namespace.compile(json!([])).is_ok());
+        namespace.secrets = SecretContent::Withheld;
+        assert_eq!(words(namespace.compile(json!([]))), ["fleet SecretsNeedTls"]);
     }
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 
 use super::sources::SourceKind;
-use crate::kubernetes::ObjectKey;
+use crate::{api::enrollment::ENROLLMENT_TOKEN_TYPE, catalog::credentials::CredentialKind, kubernetes::ObjectKey};
 
 /// A ConfigMap or a Secret that is referred to.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -25,12 +25,16 @@ impl fmt::Display for Source {
 
 /// The keys and values of a source.
 #[derive(Clone, Default, Eq, PartialEq)]
-pub struct Content(BTreeMap<String, Bytes>);
+pub struct Content {
+    values: BTreeMap<String, Bytes>,
+    /// The type of a Secret.
+    secret_type: Option<String>,
+}
 
 impl fmt::Debug for Content {
     /// The values may be secret and are not shown.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_set().entries(self.0.keys()).finish()
+        formatter.debug_set().entries(self.values.keys()).finish()
     }
 }
 
@@ -38,7 +42,27 @@ impl Content {
     /// The value of a key.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Bytes> {
-        self.0.get(key)
+        self.values.get(key)
+    }
+
+    /// All keys and values.
+    pub fn values(&self) -> impl Iterator<Item = (&String, &Bytes)> {
+        self.values.iter()
+    }
+
+    /// The type of a Secret.
+    #[must_use]
+    pub fn secret_type(&self) -> Option<&str> {
+        self.secret_type.as_deref()
+    }
+
+    /// What its values are, if agents are offered them.
+    #[must_use]
+    pub fn kind(&self) -> CredentialKind {
+        match self.secret_type() {
+            Some(ENROLLMENT_TOKEN_TYPE) => CredentialKind::EnrollmentToken,
+            Some(_) | None => CredentialKind::Value,
+        }
     }
 }
 
@@ -47,13 +71,14 @@ impl From<ConfigMap> for Content {
     fn from(object: ConfigMap) -> Self {
         let text = object.data.unwrap_or_default().into_iter().map(|(key, value)| (key, Bytes::from(value)));
         let binary = object.binary_data.unwrap_or_default().into_iter().map(|(key, value)| (key, Bytes::from(value.0)));
-        Self(text.chain(binary).collect())
+        Self { values: text.chain(binary).collect(), secret_type: None }
     }
 }
 
 impl From<Secret> for Content {
     fn from(object: Secret) -> Self {
-        Self(object.data.unwrap_or_default().into_iter().map(|(key, value)| (key, Bytes::from(value.0))).collect())
+        let values = object.data.unwrap_or_default().into_iter().map(|(key, value)| (key, Bytes::from(value.0)));
+        Self { values: values.collect(), secret_type: object.type_ }
     }
 }
 

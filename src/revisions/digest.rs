@@ -7,7 +7,13 @@ use crate::{
         remote_config::{ConfigFormat, TemplateMode},
         selector::{AttributeOperator, AttributeSelector},
     },
-    catalog::{InputsDigest, Origin, Revision, RevisionEntry},
+    catalog::{
+        InputsDigest, Origin, Revision, RevisionEntry, Settings, SourceKind,
+        settings::{
+            CredentialReference, FrozenCertificate, FrozenHeader, FrozenProxy, FrozenSystemAuthorities, FrozenTls,
+            FrozenVerification, HeaderValue,
+        },
+    },
 };
 
 /// Digests everything that a revision was made from. It is written out by hand and never changes: another version of
@@ -29,7 +35,70 @@ pub(super) fn digest_of(revision: &Revision) -> InputsDigest {
             absorb(&mut digest, &[b"file", file.name.as_bytes(), file.content_type.as_bytes(), origin, &file.body]);
         }
     }
+    if let Some(settings) = &revision.opamp {
+        absorb_settings(&mut digest, settings);
+    }
     InputsDigest::from_digest(digest.finalize().into())
+}
+
+fn absorb_settings(digest: &mut Sha256, settings: &Settings) {
+    let Settings { name, endpoint, headers, certificate, tls, proxy, heartbeat_seconds } = settings;
+    let heartbeat = heartbeat_seconds.to_string();
+    absorb(digest, &[b"opamp", name.as_bytes(), endpoint.as_bytes(), heartbeat.as_bytes()]);
+    absorb_headers(digest, b"header", headers);
+    match certificate {
+        FrozenCertificate::None => absorb(digest, &[b"certificate", b"None"]),
+        FrozenCertificate::Issued => absorb(digest, &[b"certificate", b"Issued"]),
+        FrozenCertificate::Secret(secret) => absorb(digest, &[b"certificate", b"Secret", secret.as_bytes()]),
+    }
+    if let Some(tls) = tls {
+        absorb_tls(digest, tls);
+    }
+    if let Some(FrozenProxy { url, connect_headers }) = proxy {
+        absorb(digest, &[b"proxy", url.as_bytes()]);
+        absorb_headers(digest, b"connect header", connect_headers);
+    }
+}
+
+fn absorb_headers(digest: &mut Sha256, word: &[u8], headers: &[FrozenHeader]) {
+    for FrozenHeader { name, value } in headers {
+        match value {
+            HeaderValue::Literal(value) => absorb(digest, &[word, name.as_bytes(), b"value", value.as_bytes()]),
+            HeaderValue::Reference(reference) => {
+                absorb(digest, &[word, name.as_bytes(), b"reference"]);
+                absorb_reference(digest, reference);
+            }
+        }
+    }
+}
+
+fn absorb_tls(digest: &mut Sha256, tls: &FrozenTls) {
+    let FrozenTls { authorities, system_authorities, min_version, max_version, cipher_suites, verification } = tls;
+    let system: &[u8] = match system_authorities {
+        FrozenSystemAuthorities::Ignored => b"Ignored",
+        FrozenSystemAuthorities::Trusted => b"Trusted",
+    };
+    let verification: &[u8] = match verification {
+        FrozenVerification::Required => b"Required",
+        FrozenVerification::Skipped => b"Skipped",
+    };
+    let version = |version: &Option<String>| version.clone().unwrap_or_default().into_bytes();
+    absorb(digest, &[b"tls", system, verification, &version(min_version), &version(max_version)]);
+    for suite in cipher_suites {
+        absorb(digest, &[b"cipher suite", suite.as_bytes()]);
+    }
+    if let Some(reference) = authorities {
+        absorb_reference(digest, reference);
+    }
+}
+
+fn absorb_reference(digest: &mut Sha256, reference: &CredentialReference) {
+    let CredentialReference { kind, name, key } = reference;
+    let kind: &[u8] = match kind {
+        SourceKind::ConfigMap => b"ConfigMap",
+        SourceKind::Secret => b"Secret",
+    };
+    absorb(digest, &[b"from", kind, name.as_bytes(), key.as_bytes()]);
 }
 
 fn template(entry: &RevisionEntry) -> &'static [u8] {
@@ -106,6 +175,42 @@ mod tests {
         }))
         .unwrap();
         let expected = InputsDigest::from_digest(Sha256::digest(&expected).into());
-        assert_eq!(digest_of(&Revision { entries: vec![entry] }), expected);
+        assert_eq!(digest_of(&Revision { entries: vec![entry], ..Revision::default() }), expected);
+    }
+
+    #[test]
+    fn the_digest_of_the_same_settings_is_this_for_ever() {
+        let mut expected = Vec::new();
+        let mut record = |parts: &[&str]| {
+            expected.extend_from_slice(&(parts.len() as u64).to_be_bytes());
+            for part in parts {
+                expected.extend_from_slice(&(part.len() as u64).to_be_bytes());
+                expected.extend_from_slice(part.as_bytes());
+            }
+        };
+        record(&["opamp.dev/inputs/v1"]);
+        record(&["opamp", "edge", "wss://a", "30"]);
+        record(&["header", "X", "value", "1"]);
+        record(&["header", "Authorization", "reference"]);
+        record(&["from", "Secret", "edge-token", "header"]);
+        record(&["certificate", "Secret", "client"]);
+        record(&["tls", "Trusted", "Required", "1.2", ""]);
+        record(&["cipher suite", "A"]);
+        record(&["from", "ConfigMap", "corp-ca", "ca.crt"]);
+        record(&["proxy", "127.0.0.1:8443"]);
+        record(&["connect header", "Y", "value", "2"]);
+        let settings: Settings = serde_json::from_value(serde_json::json!({
+            "name": "edge", "endpoint": "wss://a",
+            "headers": [{"name": "X", "literal": "1"},
+                {"name": "Authorization", "reference": {"kind": "Secret", "name": "edge-token", "key": "header"}}],
+            "certificate": {"secret": "client"},
+            "tls": {"authorities": {"kind": "ConfigMap", "name": "corp-ca", "key": "ca.crt"},
+                "systemAuthorities": "Trusted", "minVersion": "1.2", "cipherSuites": ["A"], "verification": "Required"},
+            "proxy": {"url": "127.0.0.1:8443", "connectHeaders": [{"name": "Y", "literal": "2"}]},
+            "heartbeatSeconds": 30,
+        }))
+        .unwrap();
+        let expected = InputsDigest::from_digest(Sha256::digest(&expected).into());
+        assert_eq!(digest_of(&Revision { opamp: Some(settings), ..Revision::default() }), expected);
     }
 }

@@ -12,12 +12,14 @@ pub mod clash;
 pub mod collector;
 pub mod compile;
 pub mod content;
+pub mod credentials;
 mod digest;
 pub mod exclusion;
 pub mod finding;
 pub mod inputs;
 pub mod inspect;
 mod possibilities;
+pub mod settings;
 pub mod settle;
 pub mod sources;
 

@@ -1,9 +1,6 @@
 //! Where file bodies come from, and what became of looking for them.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
@@ -12,23 +9,7 @@ use crate::{
     catalog::Origin,
 };
 
-/// What a file refers to.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum SourceKind {
-    /// A ConfigMap: `data` or `binaryData`.
-    ConfigMap,
-    /// A Secret.
-    Secret,
-}
-
-impl fmt::Display for SourceKind {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::ConfigMap => "ConfigMap",
-            Self::Secret => "Secret",
-        })
-    }
-}
+pub use crate::catalog::SourceKind;
 
 /// A key of an object in the namespace of the `RemoteConfig`.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]

@@ -159,7 +159,9 @@ impl CloseReason {
             | Violation::HeaderTooLong
             | Violation::HeaderNotZero(_)
             | Violation::EmptyMessage
-            | Violation::UidLength { .. } => Self::Offences,
+            | Violation::UidLength { .. }
+            | Violation::CertificateRequestMissing
+            | Violation::CertificateRequestTooLarge { .. } => Self::Offences,
         }
     }
 

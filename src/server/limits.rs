@@ -22,6 +22,9 @@ pub struct Limits {
     pub unreported: usize,
     /// How long such a WebSocket may take to report. Default 30 s: the interval at which agents report anyway.
     pub report_timeout: Duration,
+    /// How long the handshake of TLS may take, from the acceptance of the connection. Default 10 s, as for the head of a
+    /// request: it is three round trips at most, and whoever is slower keeps one of [`Self::connections`].
+    pub tls_timeout: Duration,
     /// How long the head of a request may take from its first byte, and the first byte of a connection. Default 10 s: a
     /// round trip to the far side of the world, several times repeated.
     pub head_timeout: Duration,
@@ -77,6 +80,7 @@ impl Default for Limits {
             handshake_wait: Duration::from_secs(10),
             unreported: 2_000,
             report_timeout: Duration::from_secs(30),
+            tls_timeout: Duration::from_secs(10),
             head_timeout: Duration::from_secs(10),
             authentication_timeout: Duration::from_secs(5),
             body_timeout: Duration::from_secs(60),

@@ -22,11 +22,14 @@ use super::{
     agents::{Agents, Refusal},
     connection::{Connection, Transport},
     drain::Drain,
+    endpoint::Endpoint,
     http::coding::CODERS,
     limits::Limits,
     metrics::Metrics,
     peer::Peer,
+    proxies::Proxies,
     room::Stored,
+    tls::Tls,
 };
 use crate::opamp::{identity::Principal, now::Now, session::ConnectionId};
 
@@ -35,6 +38,8 @@ pub struct Shared {
     pub limits: Limits,
     /// Where OpAMP is served; without a trailing slash.
     pub path: String,
+    pub tls: Option<Tls>,
+    pub proxies: Proxies,
     pub agents: Arc<dyn Agents>,
     pub metrics: Metrics,
     pub admission: Admission,
@@ -51,14 +56,17 @@ pub struct Shared {
 
 impl Shared {
     pub fn new(
-        path: &str,
+        endpoint: Endpoint,
         limits: Limits,
         agents: Arc<dyn Agents>,
         generation: watch::Receiver<u64>,
         metrics: Metrics,
     ) -> Self {
+        let Endpoint { address: _, path, tls, proxies } = endpoint;
         Self {
             path: path.trim_end_matches('/').to_owned(),
+            tls,
+            proxies,
             agents,
             metrics,
             admission: Admission::new(&limits),

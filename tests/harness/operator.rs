@@ -35,10 +35,31 @@ pub struct Started {
     pub fleets: String,
     /// The name of this replica.
     pub replica: String,
+    /// How agents are served.
+    pub protection: Protection,
     /// Where it logs to.
     pub log: PathBuf,
     /// Further flags.
     pub flags: Vec<String>,
+}
+
+/// How agents are served.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Protection {
+    /// Over plain text.
+    Plaintext,
+    /// Over TLS, with a certificate of the operator's own CA.
+    Tls,
+}
+
+impl Protection {
+    /// The last letter of a URL's scheme.
+    const fn suffix(self) -> &'static str {
+        match self {
+            Self::Plaintext => "",
+            Self::Tls => "s",
+        }
+    }
 }
 
 /// An operator that runs. Dropped, it is killed.
@@ -96,12 +117,12 @@ impl Operator {
 
     /// Where WebSocket agents connect.
     pub fn websocket(&self) -> String {
-        format!("ws://{}/v1/opamp", self.listen)
+        format!("ws{}://{}/v1/opamp", self.started.protection.suffix(), self.listen)
     }
 
     /// Where HTTP agents connect.
     pub fn http(&self) -> String {
-        format!("http://{}/v1/opamp", self.listen)
+        format!("http{}://{}/v1/opamp", self.started.protection.suffix(), self.listen)
     }
 
     /// Ends it as a power cut would, and starts it again on the same ports.
@@ -204,7 +225,11 @@ fn command(started: &Started, listen: SocketAddr, admin: SocketAddr) -> Command 
     let log = OpenOptions::new().create(true).append(true).open(&started.log).expect("a log file");
     let mut command = Command::new(binary());
     command
-        .args(["run", "--plaintext", "--replica-name", &started.replica, "--log-format", "Json"])
+        .args(["run", "--replica-name", &started.replica, "--log-format", "Json"])
+        .args(match started.protection {
+            Protection::Plaintext => &["--plaintext"][..],
+            Protection::Tls => &[],
+        })
         .args(["--listen", &listen.to_string(), "--admin-listen", &admin.to_string()])
         .args(["--namespace", &started.namespace, "--anonymous-namespaces", &started.fleets])
         // Other tests' fleets on a shared cluster are none of its business.

@@ -18,7 +18,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use super::{
     ControlPlane,
-    operator::{Operator, Started},
+    operator::{Operator, Protection, Started},
     resources::{Condition, Kind},
     wait_for,
 };
@@ -71,7 +71,7 @@ impl Scenario {
         for namespace in [&self.namespace, &self.system] {
             self.cluster.kubectl(&["create", "namespace", namespace], "");
         }
-        self.cluster.kubectl(&["apply", "--server-side", "-f", "-"], &operator_roles(&self.system));
+        self.cluster.kubectl(&["apply", "--server-side", "-f", "-"], &operator_roles(&self.system, &self.namespace));
     }
 
     /// Starts the operator, with the rights that it is meant to have and no others, and waits until it is ready.
@@ -86,9 +86,32 @@ impl Scenario {
 
     /// Starts one of several replicas.
     pub async fn replica(&self, name: &str, flags: &[&str]) -> Operator {
+        self.start(name, Protection::Plaintext, flags).await
+    }
+
+    /// Starts one of several replicas that serve over TLS, with a certificate of the operator's own CA.
+    pub async fn tls_replica(&self, name: &str, flags: &[&str]) -> Operator {
+        self.start(name, Protection::Tls, flags).await
+    }
+
+    /// A file with the certificate of the operator's own CA, by which agents know the server.
+    pub async fn ca(&self) -> PathBuf {
+        let arguments = ["-n", &self.system, "get", "configmap", "opamp-ca", "-o", r"jsonpath={.data.ca\.crt}"];
+        let certificate = wait_for("the CA is published", Duration::from_secs(30), async || {
+            let text = self.cluster.try_kubectl(&arguments, "")?;
+            if text.contains("BEGIN CERTIFICATE") { Ok(text) } else { Err("no certificate".to_owned()) }
+        })
+        .await;
+        let path = self.folder.join("ca.crt");
+        std::fs::write(&path, certificate).expect("the CA's certificate is written");
+        path
+    }
+
+    async fn start(&self, name: &str, protection: Protection, flags: &[&str]) -> Operator {
         let kubeconfig = self.operator_kubeconfig();
         Operator::start(Started {
             kubeconfig,
+            protection,
             namespace: self.system.clone(),
             fleets: self.namespace.clone(),
             replica: name.to_owned(),
@@ -218,19 +241,21 @@ fn has_applied(agent: &Value, hashes: &[&str]) -> bool {
 }
 
 /// The roles of `config/rbac`, for an operator in this namespace.
-fn operator_roles(system: &str) -> String {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/config/rbac/operator.yaml");
+/// The rights of an operator that serves these two namespaces and no other, as they are in the repository.
+fn operator_roles(system: &str, served: &str) -> String {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/config/rbac/namespaced.yaml");
     let roles = std::fs::read_to_string(path).expect("the operator's roles are in the repository");
     let documents: Vec<Value> = serde_saphyr::from_multiple(&roles).expect("they are YAML");
-    let moved: Vec<String> = documents.into_iter().map(|document| moved(document, system).to_string()).collect();
-    moved.join("\n---\n")
+    let moved = documents.into_iter().map(|document| moved(document, system, served).to_string());
+    moved.collect::<Vec<_>>().join("\n---\n")
 }
 
 /// The same object for an operator in another namespace; cluster-wide bindings get a name of their own.
-fn moved(mut object: Value, system: &str) -> Value {
+fn moved(mut object: Value, system: &str, served: &str) -> Value {
     match object["kind"].as_str() {
         Some("Namespace" | "ClusterRoleBinding") => object["metadata"]["name"] = json!(system),
         Some("ClusterRole") => {}
+        _ if object["metadata"]["namespace"] == "telemetry" => object["metadata"]["namespace"] = json!(served),
         _ => object["metadata"]["namespace"] = json!(system),
     }
     let subjects = object.get_mut("subjects").and_then(Value::as_array_mut);

@@ -444,6 +444,7 @@ pub(super) fn fleet(namespace: &str, name: &str) -> FleetEntry {
         enrollment: Enrollment { methods: Some(vec![EnrollmentMethod::Anonymous]), ..Enrollment::default() },
         effective_config: EffectiveConfigDetail::Hash,
         offering: Offering::NoRevision,
+        credentials: None,
     }
 }
 
@@ -473,6 +474,7 @@ impl FleetEntry {
                 format: ConfigFormat::Opaque,
                 files: vec![file],
             }],
+            ..Revision::default()
         };
         let loaded = Arc::new(LoadedRevision::new(revision.hash(), revision));
         let epoch = match &self.offering {

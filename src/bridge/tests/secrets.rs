@@ -1,7 +1,7 @@
 //! Agents quote their configuration when they complain of it; what came from a Secret is taken out.
 
 use super::bench::{Agent, Replica, fleet, offered};
-use crate::opamp::messages::RemoteConfigStatuses as State;
+use crate::opamp::messages::{ConnectionSettingsStatus, RemoteConfigStatuses as State};
 
 fn edge(secret: &str) -> Vec<crate::catalog::FleetEntry> {
     vec![fleet("telemetry", "edge").giving_secret(secret)]
@@ -33,6 +33,20 @@ async fn what_an_agent_quotes_is_redacted_also_of_what_it_had_before() {
         assert!(told.contains("late: [redacted]") && !told.contains("canary"), "{told}");
         hash = next;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_agent_quotes_when_it_complains_of_its_settings_is_redacted() {
+    let replica = Replica::alone(edge("token: canary-one"));
+    let (socket, mut agent) = (replica.open(), Agent::new());
+    let hash = agent.join(&socket).expect("an offer");
+    let mut complaint = agent.report_of(&hash, State::Applied);
+    let error_message = "bad token canary-one".into();
+    complaint.connection_settings_status =
+        Some(ConnectionSettingsStatus { error_message, ..ConnectionSettingsStatus::default() });
+    socket.say(&complaint);
+    let kept = replica.bridge.sessions.with(agent.uid, |entry| entry.session.record().connection_settings.clone());
+    assert_eq!(kept.flatten().expect("a status").error, "bad token [redacted]");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! Keeps the catalog up to date: watches fleets, reads revisions, swaps the snapshot.
+//! Keeps the catalog up to date: watches fleets and their credentials, reads revisions, swaps the snapshot.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     assignment::Catalog,
+    credentials::CREDENTIALS_TYPE,
     fleet::{FleetEntry, Policy},
     library::{FleetKey, GuardedFleet, Library, NotTheNamedOne, RevisionKey},
     offers::LoadedRevision,
@@ -29,7 +30,7 @@ use super::{
 };
 use crate::{
     api::agent_fleet::AgentFleet,
-    kubernetes::{QuickBackoff, Scope, WatchClient, watch_config},
+    kubernetes::{Part, QuickBackoff, Scope, WatchClient, watch_config},
 };
 
 /// Revisions that are read at once: enough to start a replica fast, few enough not to crowd out the status writer.
@@ -85,7 +86,8 @@ impl CatalogHandle {
         self.generation.subscribe()
     }
 
-    /// True once all fleets are known and each revision that they name was read, or at least tried. It stays true.
+    /// True once all fleets and credentials are known and each revision that they name was read, or at least tried. It
+    /// stays true.
     #[must_use]
     pub fn synced(&self) -> watch::Receiver<bool> {
         self.synced.subscribe()
@@ -206,13 +208,14 @@ impl Loader {
     #[must_use]
     pub fn new(watches: WatchClient, scope: Scope, policy: Policy, metrics: Metrics) -> (Self, Arc<CatalogHandle>) {
         let (handle, wishes) = CatalogHandle::new(policy);
+        let library = Library::new(&scope.parts());
         let loader = Self {
             watches,
             scope,
             handle: Arc::clone(&handle),
             wishes,
             metrics,
-            library: Library::default(),
+            library,
             permits: Arc::new(Semaphore::new(READS_AT_ONCE)),
             reading: BTreeSet::new(),
             failed: BTreeSet::new(),
@@ -223,6 +226,7 @@ impl Loader {
     /// Runs until it is told to stop. With the API server away the last snapshot stays.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut events = self.events().ready_chunks(EVENTS_AT_ONCE);
+        let mut credentials = self.credentials().ready_chunks(EVENTS_AT_ONCE);
         let mut reads = FuturesUnordered::new();
         let mut fleets = FuturesUnordered::new();
         loop {
@@ -231,6 +235,11 @@ impl Loader {
                 Some(events) = events.next() => {
                     for (scope, event) in events {
                         self.library.apply(scope, event);
+                    }
+                }
+                Some(events) = credentials.next() => {
+                    for (part, event) in events {
+                        self.library.apply_credentials(&part, event);
                     }
                 }
                 Some(read) = reads.next(), if !reads.is_empty() => {
@@ -267,6 +276,17 @@ impl Loader {
         let watches = apis.into_iter().enumerate().map(|(scope, api)| {
             let events = self.watches.watch(api, watch_config());
             events.filter_map(move |event| async move { Some((scope, event?)) }).boxed()
+        });
+        stream::select_all(watches)
+    }
+
+    /// The Secrets with credentials, whole: their type keeps all others out.
+    fn credentials(&self) -> impl Stream<Item = (Part, Event<Secret>)> + Unpin + use<> {
+        let apis: Vec<Api<Secret>> = self.scope.apis(self.watches.client());
+        let watches = self.scope.parts().into_iter().zip(apis).map(|(part, api)| {
+            let of_type = watch_config().fields(&format!("type={CREDENTIALS_TYPE}"));
+            let events = self.watches.watch(api, of_type);
+            events.filter_map(move |event| std::future::ready(event.map(|event| (part.clone(), event)))).boxed()
         });
         stream::select_all(watches)
     }
@@ -330,7 +350,8 @@ impl Loader {
         let missing = self.library.missing();
         self.metrics.revisions_missing.set(i64::try_from(missing.len()).unwrap_or(i64::MAX));
         let scopes = self.parts();
-        if !*self.handle.synced.borrow() && self.library.scopes_listed() == scopes && missing.is_subset(&self.failed) {
+        let listed = self.library.scopes_listed() == scopes && self.library.credentials_are_listed();
+        if !*self.handle.synced.borrow() && listed && missing.is_subset(&self.failed) {
             tracing::info!(fleets = self.handle.load().fleets().count(), "catalog is complete");
             self.handle.synced.send_replace(true);
         }

@@ -18,8 +18,10 @@ use super::*;
 use crate::{
     api::remote_config::{ConfigFormat, TemplateMode},
     catalog::{
+        credentials::{Credential, CredentialKind, Credentials},
         fleet::{AnonymousNamespaces, Offering, SecretContent},
         revision::{Origin, RevisionEntry, RevisionFile},
+        settings::CredentialReference,
         stored::InputsDigest,
     },
 };
@@ -27,6 +29,7 @@ use crate::{
 struct ApiServer {
     state: Mutex<State>,
     watchers: broadcast::Sender<String>,
+    credential_watchers: broadcast::Sender<String>,
 }
 
 #[derive(Default)]
@@ -40,7 +43,11 @@ impl ApiServer {
     async fn start() -> (Arc<Self>, WatchClient, CancellationToken) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
-        let server = Arc::new(Self { state: Mutex::default(), watchers: broadcast::Sender::new(16) });
+        let server = Arc::new(Self {
+            state: Mutex::default(),
+            watchers: broadcast::Sender::new(16),
+            credential_watchers: broadcast::Sender::new(16),
+        });
         let (serving, power) = (Arc::clone(&server), CancellationToken::new());
         tokio::spawn(power.clone().run_until_cancelled_owned(async move {
             let mut connections = tokio::task::JoinSet::new();
@@ -99,6 +106,34 @@ impl ApiServer {
         self.state().secrets.insert(name, serde_json::to_value(secret).unwrap());
     }
 
+    /// Stores these values as the credentials of a fleet, and tells the watchers.
+    fn store_credentials(&self, fleet: &str, value: &'static str) {
+        let mut state = self.state();
+        state.version += 1;
+        let owner: AgentFleet = serde_json::from_value(state.fleets[fleet].clone()).unwrap();
+        let references = BTreeSet::from([token()]);
+        let value = Credential { kind: CredentialKind::Value, value: Bytes::from_static(value.as_bytes()) };
+        let credentials = Credentials::new(owner.metadata.uid.as_deref().unwrap(), &BTreeMap::from([(token(), value)]));
+        let mut secret = credentials.to_secret(&owner, &references);
+        secret.metadata.resource_version = Some(state.version.to_string());
+        let name = secret.metadata.name.clone().unwrap();
+        let secret = serde_json::to_value(secret).unwrap();
+        let _ = self.credential_watchers.send(json!({"type": "MODIFIED", "object": secret}).to_string());
+        state.secrets.insert(name, secret);
+    }
+
+    /// A list or a watch of the Secrets of a type: nothing else may be asked for.
+    fn answer_about_credentials(&self, query: &str) -> Response<BoxBody<Bytes, Infallible>> {
+        assert!(query.contains("fieldSelector=type%3Dopamp.dev%2Fcredentials"), "{query}");
+        if query.contains("watch=true") {
+            return watch(&self.credential_watchers);
+        }
+        let state = self.state();
+        let items: Vec<_> = state.secrets.values().filter(|it| it["type"] == CREDENTIALS_TYPE).collect();
+        found(Some(&json!({"apiVersion": "v1", "kind": "SecretList",
+            "metadata": {"resourceVersion": state.version.to_string()}, "items": items})))
+    }
+
     fn answer<B>(&self, request: &Request<B>) -> Response<BoxBody<Bytes, Infallible>> {
         let path = request.uri().path();
         if let Some(name) = path.strip_prefix("/api/v1/namespaces/telemetry/secrets/") {
@@ -107,18 +142,30 @@ impl ApiServer {
         if let Some(name) = path.strip_prefix("/apis/opamp.dev/v1alpha1/namespaces/telemetry/agentfleets/") {
             return found(self.state().fleets.get(name));
         }
-        if !request.uri().query().unwrap_or_default().contains("watch=true") {
+        let query = request.uri().query().unwrap_or_default();
+        if path == "/api/v1/secrets" {
+            return self.answer_about_credentials(query);
+        }
+        if !query.contains("watch=true") {
             let state = self.state();
             let items: Vec<_> = state.fleets.values().collect();
             return found(Some(&json!({"apiVersion": "opamp.dev/v1alpha1", "kind": "AgentFleetList",
                 "metadata": {"resourceVersion": state.version.to_string()}, "items": items})));
         }
-        let events = stream::unfold(self.watchers.subscribe(), async |mut events| {
-            let line = events.recv().await.ok()? + "\n";
-            Some((Ok(Frame::data(line.into())), events))
-        });
-        Response::new(BodyExt::boxed(StreamBody::new(events)))
+        watch(&self.watchers)
     }
+}
+
+fn watch(watchers: &broadcast::Sender<String>) -> Response<BoxBody<Bytes, Infallible>> {
+    let events = stream::unfold(watchers.subscribe(), async |mut events| {
+        let line = events.recv().await.ok()? + "\n";
+        Some((Ok(Frame::data(line.into())), events))
+    });
+    Response::new(BodyExt::boxed(StreamBody::new(events)))
+}
+
+fn token() -> CredentialReference {
+    CredentialReference::secret("edge-token", "header")
 }
 
 fn found(object: Option<&Value>) -> Response<BoxBody<Bytes, Infallible>> {
@@ -146,6 +193,7 @@ fn revision(body: &'static str) -> Revision {
             format: ConfigFormat::Opaque,
             files: vec![file],
         }],
+        ..Revision::default()
     }
 }
 
@@ -256,4 +304,33 @@ fn a_revision_that_stays_away_is_asked_for_ever_more_seldom() {
     let waits: Vec<Duration> = (0..30).map(|_| pauses.next()).collect();
     assert!(waits[..20].iter().all(|wait| *wait <= Duration::from_secs(1)), "{waits:?}");
     assert!(waits[20..].iter().all(|wait| *wait >= Duration::from_secs(7)), "{waits:?}");
+}
+
+/// The token that a fleet's members are offered.
+fn token_of(handle: &CatalogHandle, fleet: &str) -> Option<Bytes> {
+    handle.load().fleet("telemetry", fleet)?.credentials.as_ref()?.get(&token()).cloned()
+}
+
+#[tokio::test]
+async fn credentials_are_there_from_the_beginning_and_rotate_by_themselves() {
+    let (server, watches, _power) = ApiServer::start().await;
+    let one = revision("one");
+    server.apply_fleet("edge", Some(&one));
+    server.store("edge", &one);
+    server.store_credentials("edge", "first-canary");
+    let (handle, _stop) = load(watches);
+    synced(&handle).await;
+    assert_eq!(token_of(&handle, "edge").as_deref(), Some(&b"first-canary"[..]));
+    let epoch = |handle: &CatalogHandle| match &handle.load().fleet("telemetry", "edge").unwrap().offering {
+        Offering::Revisions(revisions) => revisions.epoch,
+        Offering::NoRevision | Offering::NotLoaded => panic!("it has a revision"),
+    };
+    let before = epoch(&handle);
+
+    let mut generation = handle.generation();
+    generation.mark_unchanged();
+    server.store_credentials("edge", "second-canary");
+    timeout(Duration::from_secs(20), generation.changed()).await.expect("nothing moved").unwrap();
+    assert_eq!(token_of(&handle, "edge").as_deref(), Some(&b"second-canary"[..]));
+    assert_eq!(epoch(&handle), before, "a rotated value is no decision about revisions");
 }

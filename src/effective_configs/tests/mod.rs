@@ -45,7 +45,7 @@ pub(super) fn fleet_with_secret(content: &'static str) -> FleetEntry {
         format: ConfigFormat::Opaque,
         files: vec![file],
     };
-    let revision = Revision { entries: vec![entry] };
+    let revision = Revision { entries: vec![entry], ..Revision::default() };
     let loaded = Arc::new(LoadedRevision::new(revision.hash(), revision));
     fleet_offering(Offering::Revisions(Revisions {
         current: Some(Arc::clone(&loaded)),

@@ -6,7 +6,10 @@ use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::Time};
 use serde_json::Value;
 
-use super::census::{Census, Given};
+use super::{
+    census::{Census, Given},
+    credentials::{Change, Kept},
+};
 use crate::{
     api::{
         agent_fleet::{AgentFleet, AgentFleetStatus, RevisionOutcome, RevisionRecord, RolloutPhase, RolloutStatus},
@@ -16,7 +19,7 @@ use crate::{
     },
     catalog::{Policy, Threshold, stored::revision_secret_name},
     events::{Severity, Transition, transition},
-    revisions::{Compiled, inputs::StoredRevision},
+    revisions::{Compiled, compile::not_ready, inputs::StoredRevision},
     status::difference::difference,
 };
 
@@ -40,6 +43,8 @@ pub enum Made {
 pub struct Observed<'a> {
     /// What became of its inputs.
     pub made: &'a Made,
+    /// The state of the values that its members are offered.
+    pub credentials: &'a Kept,
     /// The Secrets of its revisions that exist.
     pub stored: &'a [StoredRevision],
     /// Its counters.
@@ -53,6 +58,8 @@ pub struct Observed<'a> {
 /// What is to be written, in this order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
+    /// The Secret with credentials: it must hold a value before anything refers to that, and is deleted last.
+    pub credentials: Change,
     /// A revision's Secret: it must exist before the status names it.
     pub create: Option<Secret>,
     /// A merge patch for the status.
@@ -67,8 +74,12 @@ impl Plan {
     /// Whether there is nothing to do.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        let Self { create, status, obsolete, events } = self;
-        create.is_none() && status.is_none() && obsolete.is_empty() && events.is_empty()
+        let Self { credentials, create, status, obsolete, events } = self;
+        *credentials == Change::Nothing
+            && create.is_none()
+            && status.is_none()
+            && obsolete.is_empty()
+            && events.is_empty()
     }
 }
 
@@ -103,6 +114,7 @@ pub fn plan(fleet: &AgentFleet, observed: &Observed<'_>, now: Timestamp) -> Plan
     status.conditions = merge(&former.conditions, findings, Some(status.observed_generation), now);
     events.extend(transition(&former.conditions, &status.conditions, &words()));
     Plan {
+        credentials: observed.credentials.change.clone(),
         create: target.and_then(|target| missing_secret(fleet, &target, observed)),
         status: written_difference(&former, &status),
         obsolete: obsolete(fleet, &status, observed.stored),
@@ -123,7 +135,7 @@ fn short(hash: &str) -> &str {
 /// A stored revision that was made from the same inputs stays, even if this version of the operator would write it in
 /// another form: an upgrade is no reason to touch ten thousand agents.
 fn target(fleet: &AgentFleet, status: &AgentFleetStatus, observed: &Observed<'_>) -> Option<String> {
-    let Made::Revision(Compiled { revision, inputs }) = observed.made else { return None };
+    let Made::Revision(Compiled { revision, inputs, settings: _ }) = observed.made else { return None };
     let inputs = inputs.to_string();
     let offered = status.revisions.first().map(|record| &record.hash).filter(|hash| {
         let name = secret_of(fleet, hash);
@@ -162,7 +174,7 @@ fn keep_history(status: &mut AgentFleetStatus, limit: i32) {
 
 /// The target's Secret, if it is to be made, or was deleted and can be made again.
 fn missing_secret(fleet: &AgentFleet, target: &str, observed: &Observed<'_>) -> Option<Secret> {
-    let Made::Revision(Compiled { revision, inputs }) = observed.made else { return None };
+    let Made::Revision(Compiled { revision, inputs, settings: _ }) = observed.made else { return None };
     let name = secret_of(fleet, target);
     let missing = revision.hash().to_string() == target && observed.stored.iter().all(|stored| stored.name != name);
     missing.then(|| revision.to_secret(fleet, *inputs))
@@ -193,6 +205,9 @@ fn reasons(fleet: &AgentFleet, observed: &Observed<'_>, status: &AgentFleetStatu
     };
     if let (Some((_, message)), Some(revision)) = (reasons.first_mut(), &status.current_revision) {
         *message = format!("{message}; revision {revision} stays on offer");
+    }
+    if let Some(name) = &observed.credentials.not_ready {
+        reasons.push((FleetReason::ConnectionSettingsNotReady, not_ready(name)));
     }
     let anonymous = fleet.spec.enrollment.methods().contains(&EnrollmentMethod::Anonymous);
     let namespace = fleet.metadata.namespace.as_deref().unwrap_or_default();

@@ -8,7 +8,7 @@ use super::*;
 use crate::{
     api::{agent_fleet::AgentCounts, remote_config::RemoteConfig},
     catalog::{SecretContent, stored::INPUTS_ANNOTATION},
-    revisions::{Bodies, Inputs, compile},
+    revisions::{Bodies, Inputs, compile, compile::NamedSettings},
 };
 
 const NOON: Timestamp = Timestamp::constant(1_800_000_000, 0);
@@ -20,8 +20,13 @@ fn offering(body: &str) -> Made {
     let remote_configs = BTreeMap::from([("base".to_owned(), Arc::new(RemoteConfig::new("base", spec)))]);
     let entries = [serde_json::from_value(json!({"name": "base"})).expect("an entry")];
     let bodies = Bodies::new();
-    let inputs =
-        Inputs { entries: &entries, remote_configs: &remote_configs, bodies: &bodies, secrets: SecretContent::Offered };
+    let inputs = Inputs {
+        entries: &entries,
+        remote_configs: &remote_configs,
+        bodies: &bodies,
+        settings: NamedSettings::None,
+        secrets: SecretContent::Offered,
+    };
     Made::Revision(compile(&inputs).expect("a revision"))
 }
 
@@ -33,6 +38,7 @@ fn faulty() -> Made {
 struct World {
     fleet: AgentFleet,
     stored: Vec<StoredRevision>,
+    credentials: Kept,
     census: Census,
     uncounted: usize,
     policy: Policy,
@@ -48,12 +54,20 @@ impl World {
         fleet.status = Some(serde_json::from_value(json!({"observedGeneration": -1})).expect("a status"));
         let policy =
             Policy { anonymous: ["telemetry".to_owned()].into_iter().collect(), secrets: SecretContent::Offered };
-        Self { fleet, stored: Vec::new(), census: Census::default(), uncounted: 0, policy }
+        Self {
+            fleet,
+            stored: Vec::new(),
+            credentials: Kept::default(),
+            census: Census::default(),
+            uncounted: 0,
+            policy,
+        }
     }
 
     fn plan(&self, made: &Made, now: Timestamp) -> Plan {
         let observed = Observed {
             made,
+            credentials: &self.credentials,
             stored: &self.stored,
             census: &self.census,
             uncounted: self.uncounted,
@@ -63,7 +77,7 @@ impl World {
     }
 
     fn apply(&mut self, plan: Plan) {
-        let Plan { create, status, obsolete, events: _ } = plan;
+        let Plan { credentials: _, create, status, obsolete, events: _ } = plan;
         if let Some(secret) = create {
             let inputs = secret.annotations()[INPUTS_ANNOTATION].clone();
             let (uid, version) = (String::new(), String::new());
@@ -194,6 +208,11 @@ fn what_else_is_wrong_shows_without_holding_a_revision_back() {
             &["Ready=False AnonymousNotAllowed", "Stalled=True AnonymousNotAllowed"][..],
         ),
         ("too many objects", |world| world.uncounted = 3, &["Ready=False ObjectCapReached"]),
+        (
+            "a value is missing",
+            |world| world.credentials.not_ready = Some("edge".into()),
+            &["Ready=False ConnectionSettingsNotReady", "Reconciling=True ConnectionSettingsNotReady"],
+        ),
         ("open to nobody", |world| world.fleet.spec.enrollment.methods = Some(Vec::new()), &["Ready=True Completed"]),
     ] {
         let mut world = World::new();

@@ -1,55 +1,50 @@
-//! What a message does to a session, and how it is answered.
+//! What a message does to a session, until it is answered.
+
+use bytes::Bytes;
 
 use super::{
     Session,
+    answer::{Answered, Greeting, Occasions},
+    certificate_request::{Reason, Request},
     channel::Channel,
+    connection_settings::Arrived,
     duplicate::{self, Standing},
     effects::{Changed, Effects},
-    inquiry::Ask,
     liveness::{Arrival, Ending, Presence},
-    remote_config::Occasion,
-    reply::{SERVER_CAPABILITIES, Said},
+    offering::Occasion,
+    reply::Said,
     report::{self, Novelties, Novelty, Parts},
     sequence::{Numbered, Step},
 };
 use crate::opamp::{
     InstanceUid,
     inbound::Inbound,
-    messages::{AgentCapabilities as Bit, AgentToServer, AgentToServerFlags, ServerToAgentFlags},
+    messages::{AgentCapabilities as Bit, AgentToServer, AgentToServerFlags},
     now::Now,
-    offer::Offer,
 };
 
 /// A message that was taken and awaits its reply by [`Session::answer`].
 #[derive(Debug)]
 #[must_use]
 pub struct Receipt {
-    from: Channel,
-    kind: Kind,
+    pub(super) from: Channel,
+    pub(super) kind: Kind,
+    pub(super) request: Request,
     attributes: Novelty,
-    effects: Effects,
+    pub(super) effects: Effects,
 }
 
 /// Who has spoken, and with that what the reply may hold.
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+pub(super) enum Kind {
     /// The agent of the session: everything.
-    Agent { occasion: Occasion, copy: Option<Answered> },
+    Agent { occasions: Occasions, copy: Option<Answered> },
     /// The agent, for the last time: an acknowledgement.
     Leaving,
     /// A straggler, or somebody on trial: an acknowledgement (AMB-14, AMB-23).
     Visitor(Greeting),
     /// Another agent: its new uid.
     Renamed(InstanceUid, Greeting),
-}
-
-/// Whether the server still has to say what it is able to do (AMB-05).
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Greeting {
-    /// In the next message.
-    Due,
-    /// It has said so on this connection.
-    Done,
 }
 
 /// Whether the agent was ever seen.
@@ -61,21 +56,6 @@ pub(super) enum Sight {
     Known,
 }
 
-/// What the reply to the last message held, to answer a copy of it in kind (AMB-03, RTY-02).
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Answered {
-    flags: u64,
-    capabilities: u64,
-    offer: OfferSent,
-}
-
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-enum OfferSent {
-    #[default]
-    No,
-    Yes,
-}
-
 impl Receipt {
     /// Whether the reply depends on the offer; if not, any will do.
     #[must_use]
@@ -83,6 +63,30 @@ impl Receipt {
         match self.kind {
             Kind::Agent { .. } => true,
             Kind::Leaving | Kind::Visitor(_) | Kind::Renamed(..) => false,
+        }
+    }
+
+    /// The certificate request of the agent itself, if it has one. Whether it is served depends on the offer that
+    /// [`Session::answer`] is given.
+    #[must_use]
+    pub fn certificate_request(&self) -> Option<&Bytes> {
+        self.request.certificate()
+    }
+
+    /// Refuses the certificate request at once: the reply tells it, and why; the reason is for people and holds no secret
+    /// (CSR-07). Without a request it does nothing.
+    pub fn refuse_certificate(&mut self, reason: &str) {
+        if self.request.certificate().is_some() {
+            self.request = Request::Refused(Reason::new(reason));
+        }
+    }
+
+    /// The offer that [`Session::answer`] will be given holds the certificate that is asked for: the agent has asked once
+    /// more, so its former offer may be lost, and the reply repeats it unless the agent has reported its hash (CSR-08).
+    /// Without a request it does nothing.
+    pub fn grant_certificate(&mut self) {
+        if self.request.certificate().is_some() {
+            self.request = Request::Granted;
         }
     }
 
@@ -127,8 +131,12 @@ impl Heard {
         }
     }
 
-    fn occasion(&self) -> Occasion {
-        if self.parts.contains(Parts::REMOTE_CONFIG_STATUS) { Occasion::ReplyToStatus } else { Occasion::Reply }
+    fn occasions(&self) -> Occasions {
+        let occasion = |status| if self.parts.contains(status) { Occasion::ReplyToStatus } else { Occasion::Reply };
+        Occasions {
+            remote_config: occasion(Parts::REMOTE_CONFIG_STATUS),
+            connection_settings: occasion(Parts::CONNECTION_SETTINGS_STATUS),
+        }
     }
 }
 
@@ -164,29 +172,14 @@ impl Session {
         }
     }
 
-    /// Answers a message: exactly one reply, to its channel, after whatever else follows from it.
-    pub fn answer(&mut self, receipt: Receipt, offer: &Offer, now: Now) -> Effects {
-        let Receipt { from, kind, attributes: _, mut effects } = receipt;
-        let said = match kind {
-            Kind::Agent { occasion, copy } => self.reply(occasion, copy, offer, now),
-            Kind::Leaving => Said { capabilities: self.greet(from), ..Said::default() },
-            Kind::Visitor(greeting) => Said { capabilities: greet_visitor(greeting, from), ..Said::default() },
-            Kind::Renamed(to, greeting) => {
-                Said { capabilities: greet_visitor(greeting, from), new_uid: Some(to), ..Said::default() }
-            }
-        };
-        effects.send.push((from, said.to(self.uid)));
-        effects
-    }
-
     /// A visitor speaks again: nothing that it says is taken over.
     fn receive_again(&mut self, standing: Standing, heard: &Heard, from: Channel) -> Receipt {
         if heard.farewell == Farewell::Leaves {
             self.visitors.forget_channel(from);
         }
         match standing {
-            Standing::OnTrial { .. } => Receipt::new(from, Kind::Visitor(Greeting::Done)),
-            Standing::Renamed { to } => Receipt::new(from, Kind::Renamed(to, Greeting::Done)),
+            Standing::OnTrial { .. } => Receipt::new(from, Kind::Visitor(Greeting::VISITOR)),
+            Standing::Renamed { to } => Receipt::new(from, Kind::Renamed(to, Greeting::VISITOR)),
         }
     }
 
@@ -231,6 +224,7 @@ impl Session {
     /// The agent of this session speaks.
     fn listen(&mut self, inbound: Inbound, heard: &Heard, from: Channel, now: Now) -> Receipt {
         let mut effects = Effects::default();
+        let request = Request::of(&inbound.message);
         if self.presence.arrive(from, now) == Arrival::Began {
             self.begin(&mut effects);
         }
@@ -247,13 +241,13 @@ impl Session {
             effects.suspicion = effects.suspicion.or(suspicion);
         }
         let kind = match heard.farewell {
-            Farewell::Stays => Kind::Agent { occasion: heard.occasion(), copy },
+            Farewell::Stays => Kind::Agent { occasions: heard.occasions(), copy },
             Farewell::Leaves => {
                 self.leave(Ending::Goodbye, now, &mut effects);
                 Kind::Leaving
             }
         };
-        Receipt { from, kind, attributes, effects }
+        Receipt { from, kind, request, attributes, effects }
     }
 
     /// Where the message stands in the sequence. Over HTTP a counter that begins anew is a new session (AMB-24), and
@@ -267,10 +261,14 @@ impl Session {
             return None;
         };
         let step = self.sequence.advance(next);
+        if step != Step::Copy && self.connection_settings.heard() == Arrived::Settings {
+            effects.changed = effects.changed.max(Changed::Configuration);
+        }
         if from == Channel::Http {
             effects.suspicion = self.watch.get_or_insert_default().number(former, next, step);
             if step == Step::GapBack {
                 self.remote_config.begin_session();
+                self.connection_settings.begin_session();
             }
         }
         Some(step)
@@ -285,6 +283,7 @@ impl Session {
         self.sight = Sight::Known;
         self.greeting = Greeting::Due;
         self.remote_config.begin_session();
+        self.connection_settings.begin_session();
         self.full_state.reconnected();
         self.components.reconnected();
         effects.changed = effects.changed.max(changed);
@@ -301,6 +300,11 @@ impl Session {
         {
             self.remote_config.reported(report.state);
         }
+        if parts.contains(Parts::CONNECTION_SETTINGS_STATUS)
+            && let Some(report) = &self.record.connection_settings
+        {
+            self.connection_settings.reported(report.state);
+        }
         if brought.novelties.capabilities == Novelty::New {
             self.greeting = Greeting::Due;
         }
@@ -310,7 +314,8 @@ impl Session {
     }
 
     /// A complete report ends the need for one; every gap begins a new one, also if its message looks complete (AMB-01).
-    /// Where one gap follows the other the question is put off.
+    /// Where one gap follows the other the question is put off. The status of connection settings is not promised, but an
+    /// agent that named some to an earlier process has one to tell.
     fn want_full_state(&mut self, parts: Parts, step: Step, now: Now) {
         let promised = Parts::promised_by(self.record.capabilities);
         if parts.contains(promised) {
@@ -321,7 +326,9 @@ impl Session {
                 None => self.full_state.renew(),
                 Some(until) => self.full_state.put_off(until),
             },
-            Step::First if !self.reported.contains(promised) => self.full_state.open(),
+            Step::First if !self.reported.contains(promised) || self.connection_settings.are_remembered() => {
+                self.full_state.open();
+            }
             Step::First | Step::Regular | Step::Copy => {}
         }
     }
@@ -350,7 +357,8 @@ impl Session {
         let Some(successor) = self.visitors.acquit(now.instant) else { return };
         let _ = self.presence.arrive(successor.channel, now);
         self.begin(effects);
-        self.greeting = Greeting::Done;
+        // As a visitor it was told what holds for everybody.
+        self.greeting = Greeting::VISITOR;
         self.answered = Answered::default();
         if let Some(last) = successor.last {
             let _ = self.sequence.advance(last);
@@ -375,63 +383,11 @@ impl Session {
             effects.reidentified.push((channel, new_uid));
         }
     }
-
-    /// Sends an offer or a question that is due to an agent on a WebSocket.
-    pub(super) fn push_offer(&mut self, offer: &Offer, now: Now, effects: &mut Effects) {
-        let Some(channel @ Channel::WebSocket(_)) = self.presence.channel() else { return };
-        let due = self.remote_config.decide(&self.record, offer, Occasion::Push, now.instant);
-        let remote_config = due.map(|due| due.encoded.clone());
-        let flags = if self.full_state.is_due() { self.ask(now) } else { 0 };
-        if remote_config.is_some() || flags != 0 {
-            effects.send.push((channel, Said { remote_config, flags, ..Said::default() }.to(self.uid)));
-        }
-    }
-
-    /// The reply to the agent: what is asked of it, what is offered, and what the server is able to do.
-    fn reply(&mut self, occasion: Occasion, copy: Option<Answered>, offer: &Offer, now: Now) -> Said {
-        let (former, occasion) = match copy {
-            Some(former) if former.offer == OfferSent::Yes => (former, Occasion::ReplyToStatus),
-            Some(former) => (former, occasion),
-            None => (Answered::default(), occasion),
-        };
-        let due = self.remote_config.decide(&self.record, offer, occasion, now.instant);
-        let remote_config = due.map(|due| due.encoded.clone());
-        let capabilities = former.capabilities | self.greet(self.presence.channel().unwrap_or(Channel::Http));
-        let flags = former.flags | self.ask(now);
-        let offer = if remote_config.is_some() { OfferSent::Yes } else { OfferSent::No };
-        self.answered = Answered { flags, capabilities, offer };
-        Said { remote_config, flags, capabilities, new_uid: None }
-    }
-
-    /// The flags of the next message. After a full report the server says anew what it is able to do (AMB-05).
-    fn ask(&mut self, now: Now) -> u64 {
-        let mut flags = 0;
-        if self.full_state.ask(now.instant) == Ask::Now {
-            flags |= ServerToAgentFlags::ReportFullState as u64;
-            self.greeting = Greeting::Due;
-        }
-        if self.components.ask(now.instant) == Ask::Now {
-            flags |= ServerToAgentFlags::ReportAvailableComponents as u64;
-        }
-        flags
-    }
-
-    /// The server's capabilities: over HTTP in each reply, on a WebSocket when they are due.
-    fn greet(&mut self, channel: Channel) -> u64 {
-        let greeting = std::mem::replace(&mut self.greeting, Greeting::Done);
-        greet_visitor(greeting, channel)
-    }
 }
 
 impl Receipt {
     fn new(from: Channel, kind: Kind) -> Self {
-        Self { from, kind, attributes: Novelty::AsBefore, effects: Effects::default() }
-    }
-}
-
-fn greet_visitor(greeting: Greeting, channel: Channel) -> u64 {
-    match (greeting, channel) {
-        (Greeting::Done, Channel::WebSocket(_)) => 0,
-        (Greeting::Due, Channel::WebSocket(_)) | (Greeting::Due | Greeting::Done, Channel::Http) => SERVER_CAPABILITIES,
+        let (attributes, effects) = (Novelty::AsBefore, Effects::default());
+        Self { from, kind, request: Request::Nothing, attributes, effects }
     }
 }

@@ -1,10 +1,12 @@
 //! What follows from a message, a deadline or a change of the offer.
 
+use bytes::Bytes;
+
 use super::{
     channel::{Channel, ConnectionId},
     reply::Outbound,
 };
-use crate::opamp::{InstanceUid, normalise::EffectiveConfigText};
+use crate::opamp::{InstanceUid, normalise::EffectiveConfigText, violation::Violation};
 
 /// What the transport and the owner of the record have to do, in this order.
 #[derive(Debug, Default)]
@@ -23,6 +25,13 @@ pub struct Effects {
     pub effective_config: Option<EffectiveConfigText>,
     /// New uids that were given out, and where; the agent will speak under it from now on (AMB-13).
     pub reidentified: Vec<(Channel, InstanceUid)>,
+    /// The agent asks for a certificate: the request as it came, at most
+    /// [`CERTIFICATE_REQUEST_LIMIT`](super::CERTIFICATE_REQUEST_LIMIT) bytes, unread (CSR-01). It comes again with each
+    /// retransmission. It was acknowledged; what is decided later is an offer or
+    /// [`Session::refuse_certificate`](super::Session::refuse_certificate) (AMB-29).
+    pub certificate_request: Option<Bytes>,
+    /// The message breaks a rule, and its reply says so; what else it says was taken.
+    pub violation: Option<Violation>,
     /// Something that only people can judge.
     pub suspicion: Option<Suspicion>,
 }
@@ -37,11 +46,11 @@ pub enum Changed {
     Details,
     /// It came, went, or speaks over another channel.
     Connection,
-    /// What became of its configuration, or what it runs.
+    /// What became of its configuration or its connection settings, or what it runs.
     Configuration,
     /// It was never seen before.
     FirstSight,
-    /// It became unhealthy or a configuration failed.
+    /// It became unhealthy, or a configuration or connection settings failed.
     Failure,
 }
 

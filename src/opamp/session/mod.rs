@@ -15,15 +15,22 @@
 //! [`Session::push`], [`Session::expire`], [`Session::pong`] and [`Session::closed`]. Every `ServerToAgent`, reply or
 //! push, is made in one function.
 //!
+//! An agent may ask for a certificate. The session hands the request on and knows nothing of certificates: its owner
+//! refuses at once ([`Receipt::refuse_certificate`]), later ([`Session::refuse_certificate`]), or offers settings with one.
+//!
 //! A session must not know of sockets, tasks, Kubernetes, fleets or revisions, nor of who is allowed to speak: time and
 //! offer are arguments, and admission has happened before. It keeps no protobuf message and no slice of one.
 
+mod answer;
+mod certificate_request;
 mod channel;
+mod connection_settings;
 mod conversation;
 mod duplicate;
 mod effects;
 mod inquiry;
 mod liveness;
+mod offering;
 mod remote_config;
 mod reply;
 mod report;
@@ -34,14 +41,18 @@ mod tests;
 
 use std::time::{Duration, Instant};
 
+pub use certificate_request::CERTIFICATE_REQUEST_LIMIT;
 pub use channel::{Channel, ConnectionId};
 pub use conversation::Receipt;
 pub use effects::{Changed, Effects, Suspicion};
 pub use liveness::{Ending, Liveness, SILENCE_LIMIT};
-pub use reply::{Outbound, Refusal, SERVER_CAPABILITIES, refuse, rename};
+pub use reply::{Outbound, Refusal, refuse, rename, server_capabilities};
 
 use self::{
-    conversation::{Answered, Greeting, Sight},
+    answer::{Answered, Greeting},
+    certificate_request::LateRefusal,
+    connection_settings::ConnectionSettingsOffers,
+    conversation::Sight,
     duplicate::Visitors,
     inquiry::Inquiry,
     liveness::Presence,
@@ -52,9 +63,13 @@ use self::{
 };
 use super::{
     InstanceUid,
+    messages::AgentCapabilities as Bit,
     now::Now,
-    offer::Offer,
-    record::{AgentRecord, Attributes, ComponentsSummary, FailedConfig, RemoteConfigState},
+    offer::{ConnectionSettingsHash, Offer},
+    record::{
+        AgentRecord, Attributes, ComponentsSummary, ConnectionSettingsState, FailedConfig, FailedConnectionSettings,
+        RemoteConfigState,
+    },
 };
 
 /// The conversation with one agent.
@@ -69,6 +84,8 @@ pub struct Session {
     full_state: Inquiry,
     components: Inquiry,
     remote_config: RemoteConfigOffers,
+    connection_settings: ConnectionSettingsOffers,
+    late_refusal: LateRefusal,
     presence: Presence,
     visitors: Visitors,
     greeting: Greeting,
@@ -87,6 +104,13 @@ pub struct Remembered {
     pub last_reported: Option<(Vec<u8>, RemoteConfigState)>,
     /// What is not offered again by itself.
     pub failed: Option<FailedConfig>,
+    /// The hash of the connection settings that it last reported.
+    pub connection_settings_reported: Option<Vec<u8>>,
+    /// What [`Session::connection_settings_offered`] said of it: it spares an agent that reports no status the offer of
+    /// what it has presumably taken.
+    pub connection_settings_offered: Option<ConnectionSettingsHash>,
+    /// Connection settings that are not offered again by themselves.
+    pub failed_connection_settings: Option<FailedConnectionSettings>,
     /// Who it was.
     pub description: Option<Attributes>,
     /// The components whose count is known: the agent is not asked for them again (CMPN-04).
@@ -106,6 +130,8 @@ impl Session {
             full_state: Inquiry::default(),
             components: Inquiry::default(),
             remote_config: RemoteConfigOffers::default(),
+            connection_settings: ConnectionSettingsOffers::default(),
+            late_refusal: LateRefusal::default(),
             presence: Presence::Unheard,
             visitors: Visitors::default(),
             greeting: Greeting::Due,
@@ -129,7 +155,15 @@ impl Session {
 
     /// Adds what was learnt of the agent later; its own reports are newer.
     pub fn remember(&mut self, remembered: Remembered) {
-        let Remembered { last_reported, failed, description, available_components } = remembered;
+        let Remembered {
+            last_reported,
+            failed,
+            connection_settings_reported,
+            connection_settings_offered,
+            failed_connection_settings,
+            description,
+            available_components,
+        } = remembered;
         self.sight = Sight::Known;
         if !self.reported.contains(Parts::DESCRIPTION) && description.is_some() {
             self.record.description = description;
@@ -137,6 +171,14 @@ impl Session {
         if self.record.available_components.is_none() {
             self.record.available_components = available_components;
         }
+        self.remember_config(last_reported, failed);
+        if let Some(hash) = connection_settings_offered {
+            self.connection_settings.remember_arrival(hash);
+        }
+        self.remember_settings(connection_settings_reported, failed_connection_settings);
+    }
+
+    fn remember_config(&mut self, last_reported: Option<(Vec<u8>, RemoteConfigState)>, failed: Option<FailedConfig>) {
         let has_reported = self.reported.contains(Parts::REMOTE_CONFIG_STATUS);
         let report = self.record.remote_config.as_ref().filter(|_| has_reported);
         let applied = report.filter(|report| report.state == RemoteConfigState::Applied).map(|report| &report.hash);
@@ -153,11 +195,30 @@ impl Session {
             (own @ None, Some(failed)) if applied != Some(&failed.hash) => *own = Some(failed),
             (_, Some(_) | None) => {}
         }
-        if has_reported {
-            return;
-        }
-        if let Some((hash, _)) = last_reported {
+        if let Some((hash, _)) = last_reported.filter(|_| !has_reported) {
             self.remote_config.remember(hash);
+        }
+    }
+
+    /// As with a configuration.
+    fn remember_settings(&mut self, reported: Option<Vec<u8>>, failed: Option<FailedConnectionSettings>) {
+        let has_reported = self.reported.contains(Parts::CONNECTION_SETTINGS_STATUS);
+        let report = self.record.connection_settings.as_ref().filter(|_| has_reported);
+        let applied =
+            report.filter(|report| report.state == ConnectionSettingsState::Applied).map(|report| &report.hash);
+        match (&mut self.record.failed_connection_settings, failed) {
+            (Some(own), Some(failed)) if own.hash == failed.hash => {
+                own.at = failed.at;
+                if own.error.is_empty() {
+                    own.error = failed.error;
+                }
+            }
+            (own, Some(failed)) if !has_reported => *own = Some(Box::new(failed)),
+            (own @ None, Some(failed)) if applied != Some(&failed.hash) => *own = Some(Box::new(failed)),
+            (_, Some(_) | None) => {}
+        }
+        if let Some(hash) = reported.filter(|_| !has_reported) {
+            self.connection_settings.remember_report(hash);
         }
     }
 
@@ -192,6 +253,19 @@ impl Session {
             self.record.failed_config = None;
             self.remote_config.again();
         }
+        if connection_settings::have_failed(&self.record) {
+            self.record.failed_connection_settings = None;
+            self.connection_settings.again();
+        }
+    }
+
+    /// The connection settings that an agent has presumably taken which reports no status of them: they were offered to it
+    /// and it spoke on through the same channel, at least to say goodbye. To be remembered for the next process and the
+    /// other replicas; [`Changed`] tells when it is new. `None` for an agent that reports.
+    #[must_use]
+    pub fn connection_settings_offered(&self) -> Option<ConnectionSettingsHash> {
+        let reports = self.record.capabilities.has(Bit::ReportsConnectionSettingsStatus);
+        self.connection_settings.arrived().filter(|_| !reports)
     }
 
     /// Something is wanted that the agent has reported and that no record keeps: [`Self::push`] or the next reply asks it to

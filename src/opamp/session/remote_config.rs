@@ -1,54 +1,21 @@
 //! Whether the remote configuration goes into the message that is being written.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Instant};
 
+use super::offering::{Again, Occasion, Sent};
 use crate::opamp::{
     messages::AgentCapabilities as Bit,
     offer::{ConfigHash, Offer, RemoteConfigOffer},
     record::{AgentRecord, RemoteConfigState},
 };
 
-/// How soon an offer that had no echo is repeated; doubled each time (AMB-24 asks for 30 s or more).
-const PATIENCE: Duration = Duration::from_secs(30);
-/// The longest wait between two offers of the same hash to an agent that reports but does not take it.
-const LONGEST_PATIENCE: Duration = Duration::from_secs(900);
-
-/// What the offer goes along with.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Occasion {
-    /// The reply to a message that reports a status of the configuration.
-    ReplyToStatus,
-    /// The reply to any other.
-    Reply,
-    /// Nothing: it would be sent by itself.
-    Push,
-}
-
 /// What was offered in this session: since the WebSocket was opened, or since the counter began over HTTP (AMB-24).
 #[derive(Clone, Debug, Default)]
 pub(super) struct RemoteConfigOffers {
-    sent: Option<Sent>,
-    /// A person wants what failed to be offered once more.
+    sent: Option<Sent<ConfigHash>>,
     again: Again,
     /// The hash that an earlier process knew of, until the agent reports one.
     remembered: Option<Box<[u8]>>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Sent {
-    hash: ConfigHash,
-    times: u32,
-    again_at: Instant,
-}
-
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-enum Again {
-    #[default]
-    No,
-    Once,
 }
 
 impl RemoteConfigOffers {
@@ -99,7 +66,8 @@ impl RemoteConfigOffers {
                 return None;
             }
         }
-        self.count(wanted.hash, now);
+        self.sent = Some(Sent::after(self.sent, wanted.hash, now));
+        self.again = Again::No;
         Some(wanted)
     }
 
@@ -112,17 +80,10 @@ impl RemoteConfigOffers {
         let Some(sent) = self.sent.filter(|sent| sent.hash == hash) else { return true };
         let reports = record.capabilities.has(Bit::ReportsRemoteConfig) && self.known_hash(record).is_some();
         match occasion {
-            Occasion::ReplyToStatus => true,
+            Occasion::ReplyToStatus | Occasion::ReplyToCopy | Occasion::ReplyToRequest => true,
             Occasion::Reply => reports && sent.again_at <= now,
             Occasion::Push => false,
         }
-    }
-
-    fn count(&mut self, hash: ConfigHash, now: Instant) {
-        let times = self.sent.filter(|sent| sent.hash == hash).map_or(0, |sent| sent.times);
-        let patience = PATIENCE.saturating_mul(2_u32.saturating_pow(times)).min(LONGEST_PATIENCE);
-        self.sent = Some(Sent { hash, times: times + 1, again_at: now + patience });
-        self.again = Again::No;
     }
 }
 

@@ -11,13 +11,26 @@ use crate::opamp::{
         AgentIdentification, RetryInfo, ServerCapabilities, ServerErrorResponse, ServerErrorResponseType,
         ServerToAgent, server_error_response::Details,
     },
+    offer::CertificateRequests,
     violation::Violation,
 };
 
-/// What this server is able to do (S2A-06, S2A-08, S2A-09).
-pub const SERVER_CAPABILITIES: u64 = ServerCapabilities::AcceptsStatus as u64
+/// What this server is able to do for every agent (S2A-06, S2A-08, S2A-09).
+const SERVER_CAPABILITIES: u64 = ServerCapabilities::AcceptsStatus as u64
     | ServerCapabilities::OffersRemoteConfig as u64
-    | ServerCapabilities::AcceptsEffectiveConfig as u64;
+    | ServerCapabilities::AcceptsEffectiveConfig as u64
+    | ServerCapabilities::OffersConnectionSettings as u64;
+
+/// What this server is able to do for one agent: whether requests are served depends on its fleet (CSR-12).
+#[must_use]
+pub const fn server_capabilities(certificate_requests: CertificateRequests) -> u64 {
+    match certificate_requests {
+        CertificateRequests::NotServed => SERVER_CAPABILITIES,
+        CertificateRequests::Served => {
+            SERVER_CAPABILITIES | ServerCapabilities::AcceptsConnectionSettingsRequest as u64
+        }
+    }
+}
 
 /// A `ServerToAgent` on the wire: the agent's own part and one that it shares with all that get the same. No header
 /// byte: the WebSocket puts [`crate::opamp::frame::HEADER`] in front.
@@ -44,11 +57,16 @@ impl std::fmt::Debug for Outbound {
     }
 }
 
-/// Why a message is not processed.
+/// Why a message, or what it asks for, is refused.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Refusal<'a> {
     /// It breaks a rule; it must not be sent again (ERR-02, ERR-04).
     BadRequest(&'a Violation),
+    /// It asked for a certificate, now or earlier, and gets none (CSR-07). What else it said was taken (AMB-29).
+    Certificate {
+        /// For people; without secrets.
+        reason: &'a str,
+    },
     /// It may be sent again later (THR-01, THR-02, ERR-05).
     Unavailable {
         /// For people; without secrets.
@@ -58,7 +76,7 @@ pub enum Refusal<'a> {
     },
 }
 
-/// The answer to a message that reached no session. Without a uid the field stays empty: nobody knows who spoke
+/// The answer to a message that reached no session, or whose request is refused. Without a uid the field stays empty: nobody knows who spoke
 /// (AMB-17).
 #[must_use]
 pub fn refuse(uid: Option<InstanceUid>, refusal: &Refusal<'_>) -> Outbound {
@@ -66,6 +84,11 @@ pub fn refuse(uid: Option<InstanceUid>, refusal: &Refusal<'_>) -> Outbound {
         Refusal::BadRequest(violation) => ServerErrorResponse {
             r#type: ServerErrorResponseType::BadRequest.into(),
             error_message: violation.to_string(),
+            details: None,
+        },
+        Refusal::Certificate { reason } => ServerErrorResponse {
+            r#type: ServerErrorResponseType::BadRequest.into(),
+            error_message: format!("the certificate request (CSR) is refused: {reason}"),
             details: None,
         },
         Refusal::Unavailable { reason, retry_after } => ServerErrorResponse {
@@ -84,13 +107,17 @@ pub fn refuse(uid: Option<InstanceUid>, refusal: &Refusal<'_>) -> Outbound {
 /// (DUP-03, S2A-04).
 #[must_use]
 pub fn rename(uid: InstanceUid, to: InstanceUid) -> Outbound {
-    Said { capabilities: SERVER_CAPABILITIES, new_uid: Some(to), ..Said::default() }.to(uid)
+    let capabilities = server_capabilities(CertificateRequests::NotServed);
+    Said { capabilities, new_uid: Some(to), ..Said::default() }.to(uid)
 }
 
 /// What is said to an agent besides its uid; with everything left out it is the plain acknowledgement (S2A-01).
 #[derive(Debug, Default)]
 pub(super) struct Said {
+    /// Shared with all that get the same.
     pub(super) remote_config: Option<Bytes>,
+    /// Mostly for this agent alone.
+    pub(super) connection_settings: Option<Bytes>,
     pub(super) flags: u64,
     pub(super) capabilities: u64,
     pub(super) new_uid: Option<InstanceUid>,
@@ -110,15 +137,20 @@ enum Content {
 
 fn compose(uid: Option<InstanceUid>, content: Content) -> Outbound {
     let instance_uid = uid.map_or_else(Bytes::new, |uid| Bytes::copy_from_slice(uid.as_bytes()));
-    let (message, tail) = match content {
-        Content::Error(error) => (ServerToAgent { error_response: Some(error), ..ServerToAgent::default() }, None),
-        Content::Said(Said { remote_config, flags, capabilities, new_uid }) => {
+    let (message, own, tail) = match content {
+        Content::Error(error) => {
+            (ServerToAgent { error_response: Some(error), ..ServerToAgent::default() }, None, None)
+        }
+        Content::Said(Said { remote_config, connection_settings, flags, capabilities, new_uid }) => {
             let agent_identification =
                 new_uid.map(|uid| AgentIdentification { new_instance_uid: Bytes::copy_from_slice(uid.as_bytes()) });
-            (ServerToAgent { flags, capabilities, agent_identification, ..ServerToAgent::default() }, remote_config)
+            let message = ServerToAgent { flags, capabilities, agent_identification, ..ServerToAgent::default() };
+            (message, connection_settings, remote_config)
         }
     };
-    Outbound { head: ServerToAgent { instance_uid, ..message }.encode_to_vec().into(), tail }
+    let mut head = ServerToAgent { instance_uid, ..message }.encode_to_vec();
+    head.extend_from_slice(own.as_deref().unwrap_or_default());
+    Outbound { head: head.into(), tail }
 }
 
 #[cfg(test)]
@@ -165,7 +197,8 @@ mod tests {
     #[test]
     fn the_server_says_what_it_is_able_to_do_and_nothing_more() {
         // S2A-06, S2A-08, S2A-09
-        assert_eq!(SERVER_CAPABILITIES, 0x7);
+        assert_eq!(server_capabilities(CertificateRequests::NotServed), 0x27);
+        assert_eq!(server_capabilities(CertificateRequests::Served), 0x67, "CSR-12");
     }
 
     #[test]

@@ -8,15 +8,19 @@ use crate::opamp::{
     capabilities::AgentCapabilities,
     messages::{
         AgentCapabilities as Bit, AgentDescription, AgentToServer, AvailableComponents, ComponentHealth,
-        CustomCapabilities, EffectiveConfig, RemoteConfigStatus, RemoteConfigStatuses,
+        ConnectionSettingsStatus, ConnectionSettingsStatuses, CustomCapabilities, EffectiveConfig, RemoteConfigStatus,
+        RemoteConfigStatuses,
     },
     normalise::{self, EffectiveConfigText},
-    record::{AgentRecord, ComponentsSummary, FailedConfig, RemoteConfigReport, RemoteConfigState},
+    record::{
+        AgentRecord, ComponentsSummary, ConnectionSettingsReport, ConnectionSettingsState, FailedConfig,
+        FailedConnectionSettings, RemoteConfigReport, RemoteConfigState,
+    },
 };
 
 /// Bytes of a hash that an agent made or echoes.
 const HASH_LIMIT: usize = 64;
-/// Bytes of the reason why a configuration failed.
+/// Bytes of the reason why a configuration or connection settings failed.
 const ERROR_LIMIT: usize = 512;
 /// Custom capabilities that are kept, and bytes of each.
 const CUSTOM_LIMIT: usize = 32;
@@ -31,6 +35,8 @@ impl Parts {
     const HEALTH: Self = Self(2);
     const EFFECTIVE_CONFIG: Self = Self(4);
     pub(super) const REMOTE_CONFIG_STATUS: Self = Self(8);
+    /// Never promised: an agent that was never offered settings has no status of any.
+    pub(super) const CONNECTION_SETTINGS_STATUS: Self = Self(16);
 
     /// Those in a message.
     pub(super) fn of(message: &AgentToServer) -> Self {
@@ -39,6 +45,7 @@ impl Parts {
             (message.health.is_some(), Self::HEALTH),
             (message.effective_config.is_some(), Self::EFFECTIVE_CONFIG),
             (message.remote_config_status.is_some(), Self::REMOTE_CONFIG_STATUS),
+            (message.connection_settings_status.is_some(), Self::CONNECTION_SETTINGS_STATUS),
         ])
     }
 
@@ -62,7 +69,7 @@ impl Parts {
     }
 
     /// Those that are there.
-    fn union(parts: [(bool, Self); 4]) -> Self {
+    fn union<const N: usize>(parts: [(bool, Self); N]) -> Self {
         let mut union = Self::default();
         parts.into_iter().filter(|(is_there, _)| *is_there).for_each(|(_, part)| union.add(part));
         union
@@ -111,7 +118,7 @@ pub(super) fn apply(record: &mut AgentRecord, message: AgentToServer, now: Times
         custom_capabilities,
         custom_message: _,
         available_components,
-        connection_settings_status: _,
+        connection_settings_status,
     } = message;
     if let Some(description) = agent_description {
         brought.description(record, &description);
@@ -125,6 +132,9 @@ pub(super) fn apply(record: &mut AgentRecord, message: AgentToServer, now: Times
     }
     if let Some(status) = remote_config_status {
         brought.remote_config(record, &status, now);
+    }
+    if let Some(status) = connection_settings_status {
+        brought.connection_settings(record, &status, now);
     }
     if let Some(custom) = custom_capabilities {
         brought.set(&mut record.custom_capabilities, custom_names(&custom), Changed::Details, |_| {});
@@ -212,6 +222,43 @@ impl Brought {
         }
     }
 
+    fn connection_settings(&mut self, record: &mut AgentRecord, status: &ConnectionSettingsStatus, now: Timestamp) {
+        let hash = status.last_connection_settings_hash.iter().copied().take(HASH_LIMIT).collect();
+        let mut report = ConnectionSettingsReport {
+            hash,
+            state: settings_state_of(status.status),
+            error: normalise::shorten(&status.error_message, ERROR_LIMIT),
+            since: now,
+        };
+        if let Some(former) = &record.connection_settings
+            && (&former.hash, former.state) == (&report.hash, report.state)
+        {
+            report.since = former.since;
+        }
+        self.settings_failure(record, &report, now);
+        self.set(&mut record.connection_settings, Some(Box::new(report)), Changed::Configuration, |_| {});
+    }
+
+    /// As with a configuration: an agent that goes back reports its former settings as applied.
+    fn settings_failure(&mut self, record: &mut AgentRecord, report: &ConnectionSettingsReport, now: Timestamp) {
+        let same = record.failed_connection_settings.as_ref().filter(|failed| failed.hash == report.hash);
+        match report.state {
+            ConnectionSettingsState::Failed if !report.hash.is_empty() => {
+                let at = same.map_or(now, |failed| failed.at);
+                let failed = FailedConnectionSettings { hash: report.hash.clone(), error: report.error.clone(), at };
+                self.set(&mut record.failed_connection_settings, Some(Box::new(failed)), Changed::Failure, |_| {});
+            }
+            ConnectionSettingsState::Applied if same.is_some() => {
+                self.set(&mut record.failed_connection_settings, None, Changed::Configuration, |_| {});
+            }
+            ConnectionSettingsState::Unset
+            | ConnectionSettingsState::Applied
+            | ConnectionSettingsState::Applying
+            | ConnectionSettingsState::Failed
+            | ConnectionSettingsState::Unknown(_) => {}
+        }
+    }
+
     /// A hash alone keeps the count that belongs to it; a new one drops it (CMPN-02, CMPN-05).
     fn components(&mut self, record: &mut AgentRecord, reported: &AvailableComponents) {
         let hash = components_hash(&reported.hash);
@@ -238,6 +285,16 @@ fn state_of(status: i32) -> RemoteConfigState {
         Ok(RemoteConfigStatuses::Applying) => RemoteConfigState::Applying,
         Ok(RemoteConfigStatuses::Failed) => RemoteConfigState::Failed,
         Err(_) => RemoteConfigState::Unknown(status),
+    }
+}
+
+fn settings_state_of(status: i32) -> ConnectionSettingsState {
+    match ConnectionSettingsStatuses::try_from(status) {
+        Ok(ConnectionSettingsStatuses::Unset) => ConnectionSettingsState::Unset,
+        Ok(ConnectionSettingsStatuses::Applied) => ConnectionSettingsState::Applied,
+        Ok(ConnectionSettingsStatuses::Applying) => ConnectionSettingsState::Applying,
+        Ok(ConnectionSettingsStatuses::Failed) => ConnectionSettingsState::Failed,
+        Err(_) => ConnectionSettingsState::Unknown(status),
     }
 }
 

@@ -7,6 +7,7 @@ use super::{
     super::{
         agents::Refusal,
         metrics::HandshakeOutcome,
+        proxies::HeaderError,
         room::StoreError,
         websocket::handshake::{self, HandshakeError},
     },
@@ -30,6 +31,9 @@ pub enum Rejection {
     /// It opens no WebSocket.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
+    /// A proxy says who it is in a way that is not understood.
+    #[error(transparent)]
+    ClientCertificate(#[from] HeaderError),
     /// AUTH-03.
     #[error(transparent)]
     Refused(#[from] Refusal),
@@ -74,6 +78,7 @@ impl Rejection {
             Self::MediaType | Self::Coding(CodingError::Unknown) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Handshake(HandshakeError::Version) => StatusCode::UPGRADE_REQUIRED,
             Self::Handshake(HandshakeError::Method | HandshakeError::NoUpgrade | HandshakeError::Key)
+            | Self::ClientCertificate(_)
             | Self::Coding(CodingError::Corrupt(_))
             | Self::Body(BodyError::Broken(_)) => StatusCode::BAD_REQUEST,
             Self::Refused(Refusal::Unauthorized { .. }) => StatusCode::UNAUTHORIZED,
@@ -105,6 +110,7 @@ impl Rejection {
             | Self::Method
             | Self::MediaType
             | Self::Handshake(_)
+            | Self::ClientCertificate(_)
             | Self::Body(_)
             | Self::Coding(_)
             | Self::NoAnswer => HandshakeOutcome::Malformed,
@@ -150,6 +156,7 @@ impl Rejection {
             }
             Self::Path
             | Self::MediaType
+            | Self::ClientCertificate(_)
             | Self::Refused(Refusal::Forbidden { .. })
             | Self::Coding(CodingError::Corrupt(_) | CodingError::Store(StoreError::TooLarge(_)))
             | Self::Handshake(HandshakeError::Method | HandshakeError::NoUpgrade | HandshakeError::Key)

@@ -6,7 +6,10 @@ use std::collections::BTreeSet;
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
-use crate::opamp::{normalise, record::RemoteConfigState};
+use crate::opamp::{
+    normalise,
+    record::{ConnectionSettingsState, RemoteConfigState},
+};
 
 /// What the agent is and has; it puts what changed since its last message into the next one, and never looks back.
 struct Agent {
@@ -14,6 +17,10 @@ struct Agent {
     fault: u8,
     running: String,
     status: (String, RemoteConfigStatuses),
+    /// The settings that it speaks of, and those that it uses.
+    settings: (String, ConnectionSettingsStatuses),
+    used: String,
+    leaving: Leaving,
     number: u64,
     owed: BTreeSet<Part>,
     channel: Channel,
@@ -26,9 +33,17 @@ enum Part {
     Fault,
     Running,
     Status,
+    Settings,
 }
 
-const ALL: [Part; 4] = [Part::Host, Part::Fault, Part::Running, Part::Status];
+const ALL: [Part; 5] = [Part::Host, Part::Fault, Part::Running, Part::Status, Part::Settings];
+
+/// Whether it is about to connect with new settings.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Leaving {
+    No,
+    Soon,
+}
 
 /// How the agent connects anew.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +67,9 @@ impl Agent {
             fault: 0,
             running: "0".into(),
             status,
+            settings: (String::new(), ConnectionSettingsStatuses::Unset),
+            used: String::new(),
+            leaving: Leaving::No,
             number: FIRST_NUMBER,
             owed: ALL.into(),
             channel,
@@ -72,7 +90,7 @@ impl Agent {
     }
 
     fn speak(&mut self) -> Bytes {
-        let mut message = say(self.number).capable(CAPABLE);
+        let mut message = say(self.number).capable(TALKATIVE);
         let owed = std::mem::take(&mut self.owed);
         for part in owed {
             message = match part {
@@ -80,6 +98,7 @@ impl Agent {
                 Part::Fault => message.health(&self.fault()),
                 Part::Running => message.running(&self.running),
                 Part::Status => message.status(&self.status.0, self.status.1),
+                Part::Settings => message.settings(&self.settings.0, self.settings.1),
             };
         }
         self.number += 1;
@@ -93,6 +112,9 @@ impl Agent {
         if message.flags & FULL_STATE != 0 {
             self.owed = ALL.into();
         }
+        if let Some(host) = host_in(message).filter(|host| *host != self.settings.0) {
+            self.take_settings(host);
+        }
         let Some(content) = content_of(message).filter(|content| *content != self.status.0) else { return };
         self.owed.insert(Part::Status);
         if content.starts_with("bad") {
@@ -104,8 +126,24 @@ impl Agent {
         }
     }
 
+    /// It connects anew with what it takes; nobody is found at a host that begins with `bad`.
+    fn take_settings(&mut self, host: String) {
+        self.owed.insert(Part::Settings);
+        self.leaving = Leaving::Soon;
+        if host.starts_with("bad") {
+            self.settings = (host, ConnectionSettingsStatuses::Failed);
+        } else {
+            self.used.clone_from(&host);
+            self.settings = (host, ConnectionSettingsStatuses::Applied);
+        }
+    }
+
     /// What a supervisor does after a failure.
     fn go_back(&mut self) {
+        if self.settings.1 == ConnectionSettingsStatuses::Failed && !self.used.is_empty() {
+            self.settings = (self.used.clone(), ConnectionSettingsStatuses::Applied);
+            self.owed.insert(Part::Settings);
+        }
         if self.status.1 == RemoteConfigStatuses::Failed && self.running != "0" {
             self.status = (self.running.clone(), RemoteConfigStatuses::Applied);
             self.owed.insert(Part::Status);
@@ -138,6 +176,7 @@ enum Event {
     Restart(Transport),
     SayGoodbye(Fate),
     Offer(u8),
+    OfferSettings(u8),
     Push,
     Wait(u64),
     ServerRestart,
@@ -173,6 +212,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => transport().prop_map(Event::Restart),
         1 => fate().prop_map(Event::SayGoodbye),
         2 => (0..4_u8).prop_map(Event::Offer),
+        2 => (0..4_u8).prop_map(Event::OfferSettings),
         1 => Just(Event::Push),
         3 => prop_oneof![Just(1_u64), Just(4), Just(30), Just(400)].prop_map(Event::Wait),
         1 => Just(Event::ServerRestart),
@@ -190,12 +230,15 @@ struct World {
     delayed: Vec<(Channel, Bytes)>,
     sockets: u64,
     content: String,
+    host: String,
+    /// Offers of settings that the agent has heard.
+    settings_heard: usize,
 }
 
 impl World {
     fn new() -> Self {
         let mut stage = Stage::new();
-        stage.offer = offering("good-0");
+        stage.offer = Offer { connection_settings: Some(settings("good-0")), ..offering("good-0") };
         Self {
             restarts: 0,
             stage,
@@ -203,6 +246,8 @@ impl World {
             delayed: Vec::new(),
             sockets: 1,
             content: "good-0".into(),
+            host: "good-0".into(),
+            settings_heard: 0,
         }
     }
 
@@ -241,14 +286,18 @@ impl World {
                 self.agent.owed = ALL.into();
             }
             Event::SayGoodbye(fate) => {
-                let message = say(self.agent.number).capable(CAPABLE).goodbye();
+                let message = say(self.agent.number).capable(TALKATIVE).goodbye();
                 self.agent.number += 1;
                 self.send(message.bytes(), fate);
                 self.reconnect(self.agent.transport(), FormerEnd::Seen);
             }
             Event::Offer(which) => {
                 self.content = ["good-1", "good-2", "bad-1", "bad-2"][usize::from(which)].into();
-                self.stage.offer = offering(&self.content);
+                self.stage.offer.remote_config = offering(&self.content).remote_config;
+            }
+            Event::OfferSettings(which) => {
+                self.host = ["good-1", "good-2", "bad-1", "bad-2"][usize::from(which)].into();
+                self.stage.offer.connection_settings = Some(settings(&self.host));
             }
             Event::Push => {
                 self.stage.pushed = self.stage.pushes();
@@ -279,7 +328,16 @@ impl World {
     fn deliver(&mut self, bytes: &Bytes) {
         let reply = self.stage.hears_bytes(self.agent.channel, bytes.clone());
         self.react();
-        self.agent.hear(&reply);
+        self.tell(&reply);
+    }
+
+    /// The agent hears a message, and connects anew if that gave it other settings.
+    fn tell(&mut self, message: &ServerToAgent) {
+        self.settings_heard += usize::from(message.connection_settings.is_some());
+        self.agent.hear(message);
+        if std::mem::replace(&mut self.agent.leaving, Leaving::No) == Leaving::Soon {
+            self.reconnect(self.agent.transport(), FormerEnd::Seen);
+        }
     }
 
     /// The line's side of the effects: a living socket answers a ping and hears what is pushed.
@@ -288,7 +346,7 @@ impl World {
             for (channel, message) in std::mem::take(&mut self.stage.pushed) {
                 if channel == self.agent.channel {
                     assert_eq!(message.agent_identification, None, "the agent is the only one there is");
-                    self.agent.hear(&message);
+                    self.tell(&message);
                 }
             }
             let Some(pinged) = self.stage.effects.ping.take() else { return };
@@ -328,6 +386,9 @@ impl World {
             last_reported: record.remote_config.map(|report| (report.hash, report.state)),
             failed: record.failed_config,
             description: record.description,
+            connection_settings_reported: record.connection_settings.map(|report| report.hash),
+            connection_settings_offered: self.stage.session.connection_settings_offered(),
+            failed_connection_settings: record.failed_connection_settings.map(|failed| *failed),
             available_components: record.available_components,
         };
         self.stage.session = Session::new(uid(), Some(remembered));
@@ -362,12 +423,18 @@ impl World {
         let report = record.remote_config.as_ref().map(|report| (report.hash.clone(), report.state));
         let failed = record.failed_config.as_ref().map(|failed| failed.hash.clone());
         let has_what_is_offered = agent.status.0 == self.content || failed == Some(hash_of(&self.content));
+        let settings = record.connection_settings.as_ref().map(|report| (report.hash.clone(), report.state));
+        let failed_settings = record.failed_connection_settings.as_ref().map(|failed| failed.hash.clone());
+        let has_settings = agent.used == self.host || failed_settings == Some(settings_hash(&self.host));
+        let settings_are_known = settings == Some((settings_hash(&agent.settings.0), settings_state(agent.settings.1)));
         let parts = [
             (host == Some(agent.host().as_str()), "host"),
             (fault == Some(agent.fault()), "health"),
             (record.effective_config == Some(running), "effective configuration"),
             (report == Some((hash_of(&agent.status.0), state_of(agent.status.1))), "status of the configuration"),
             (has_what_is_offered, "offer"),
+            (settings_are_known, "status of the settings"),
+            (has_settings, "settings"),
             (self.stage.is_connected(), "connection"),
         ];
         parts.into_iter().find(|(is_right, _)| !is_right).map(|(_, part)| part)
@@ -383,6 +450,15 @@ fn state_of(status: RemoteConfigStatuses) -> RemoteConfigState {
     }
 }
 
+fn settings_state(status: ConnectionSettingsStatuses) -> ConnectionSettingsState {
+    match status {
+        ConnectionSettingsStatuses::Unset => ConnectionSettingsState::Unset,
+        ConnectionSettingsStatuses::Applied => ConnectionSettingsState::Applied,
+        ConnectionSettingsStatuses::Applying => ConnectionSettingsState::Applying,
+        ConnectionSettingsStatuses::Failed => ConnectionSettingsState::Failed,
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
@@ -393,6 +469,7 @@ proptest! {
             world.happen(event);
         }
         world.delayed.clear();
+        world.settings_heard = 0;
         let mut rounds = 0;
         let mut messages = 0;
         while let Some(difference) = world.difference() {
@@ -402,6 +479,8 @@ proptest! {
             messages += world.heartbeat();
         }
         prop_assert!(messages <= rounds + 4, "{} messages in {} rounds", messages, rounds);
+        // As long as its word is missing: after 0, 30, 90, 210, 450 and 930 seconds.
+        prop_assert!(world.settings_heard <= 6, "{} offers of settings", world.settings_heard);
         // It stays right, and falls silent but for a question that only a full report ends.
         let mut questions = 0;
         for _ in 0..40 {

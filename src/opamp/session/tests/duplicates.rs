@@ -9,7 +9,7 @@ fn contended(newcomer: Channel) -> Stage {
     let _ = stage.pushes();
     let reply = stage.hears(newcomer, full(1).named("clone"));
     assert!(is_acknowledgement(&reply), "at once, without offers");
-    assert_eq!(reply.capabilities, 7, "S2A-07");
+    assert_eq!(reply.capabilities, CAN, "S2A-07");
     assert_eq!(stage.effects.ping, Some(ConnectionId::new(1)));
     assert_eq!(stage.effects.changed, Changed::Nothing);
     stage
@@ -294,7 +294,7 @@ fn the_nil_uid_is_nobodys() {
     for number in 1..5 {
         let reply = stage.hears(socket(number), message.clone());
         uids.insert(new_uid_in(&reply).unwrap());
-        assert_eq!((content_of(&reply), reply.flags, reply.capabilities), (None, 0, 7));
+        assert_eq!((content_of(&reply), reply.flags, reply.capabilities), (None, 0, CAN));
     }
     assert_eq!((uids.len(), stage.session.liveness()), (4, Liveness::Unheard));
 }

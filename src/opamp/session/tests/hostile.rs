@@ -22,7 +22,16 @@ fn framed(payload: &[u8]) -> Vec<u8> {
 
 /// A message with every field in it.
 fn rich() -> Vec<u8> {
-    framed(&full(7).components(b"h", &["otlp", "debug"]).custom(&["a.b/v2"]).goodbye().wanting_a_uid().bytes())
+    framed(
+        &full(7)
+            .components(b"h", &["otlp", "debug"])
+            .custom(&["a.b/v2"])
+            .settings("host", ConnectionSettingsStatuses::Applying)
+            .asking(b"no request")
+            .goodbye()
+            .wanting_a_uid()
+            .bytes(),
+    )
 }
 
 #[test]
@@ -95,6 +104,7 @@ enum Move {
     Wait(u64),
     Offer(u8),
     Reoffer,
+    Refuse,
 }
 
 fn a_move() -> impl Strategy<Value = Move> {
@@ -107,6 +117,7 @@ fn a_move() -> impl Strategy<Value = Move> {
         1 => prop_oneof![Just(1_u64), Just(3), Just(31), Just(700)].prop_map(Move::Wait),
         1 => (0..3_u8).prop_map(Move::Offer),
         1 => Just(Move::Reoffer),
+        1 => Just(Move::Refuse),
     ]
 }
 
@@ -115,7 +126,7 @@ type Addition = fn(Say) -> Say;
 fn lie(number: u64, capabilities: u64, parts: u16) -> Say {
     let has = |bit: u16| parts & (1 << bit) != 0;
     let status = RemoteConfigStatuses::try_from(i32::from(parts >> 14)).unwrap();
-    let steps: [(u16, Addition); 7] = [
+    let steps: [(u16, Addition); 9] = [
         (0, |say| say.named("liar")),
         (1, |say| say.health("always ill")),
         (2, |say| say.running("lies: {}")),
@@ -123,9 +134,11 @@ fn lie(number: u64, capabilities: u64, parts: u16) -> Say {
         (4, |say| say.custom(&["com.example.lie"])),
         (5, Say::goodbye),
         (6, Say::wanting_a_uid),
+        (9, |say| say.asking(b"no request")),
+        (10, |say| say.settings("offer-0", ConnectionSettingsStatuses::Failed)),
     ];
     // The rare ones are rarer still: two bits must agree.
-    let rare = |bit: u16| bit < 5 || has(bit + 4);
+    let rare = |bit: u16| bit < 5 || has(bit + 3);
     let mut message = say(number).capable(capabilities);
     for (bit, step) in steps {
         if has(bit) && rare(bit) {
@@ -168,7 +181,13 @@ proptest! {
                 Move::Pong(number) => drop(stage.pongs(number)),
                 Move::Close(number) => drop(stage.closes(number)),
                 Move::Wait(seconds) => stage.later(seconds),
-                Move::Offer(number) => stage.offer = offering(&format!("offer {number}")),
+                Move::Offer(number) => {
+                    stage.offer = offering(&format!("offer {number}"));
+                    stage.offer.connection_settings = Some(settings(&format!("offer-{number}")));
+                    stage.offer.certificate_requests =
+                        [CertificateRequests::NotServed, CertificateRequests::Served][usize::from(number % 2)];
+                }
+                Move::Refuse => drop(stage.refuses("a whim")),
                 Move::Reoffer => stage.session.reoffer(),
             }
             for (channel, _) in stage.pushes().into_iter().chain(stage.expires()) {

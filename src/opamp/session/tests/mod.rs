@@ -1,10 +1,13 @@
 //! Transcripts: what an agent says, what it hears back. The stage holds the invariants after every step.
 
+mod certificates;
+mod connection_settings;
 mod convergence;
 mod duplicates;
 mod hostile;
 mod offers;
 mod presence;
+mod settings_convergence;
 mod size;
 mod status;
 
@@ -20,19 +23,28 @@ use prost::Message;
 
 use super::*;
 use crate::opamp::{
+    capabilities::AgentCapabilities,
+    connection_settings::{OpampSettings, Recipient, Transport},
     inbound::decode,
     messages::{
         AgentCapabilities as Bit, AgentConfigFile, AgentConfigMap, AgentDescription, AgentDisconnect,
-        AgentRemoteConfig, AgentToServer, AnyValue, AvailableComponents, ComponentDetails, ComponentHealth,
-        CustomCapabilities, EffectiveConfig, KeyValue, RemoteConfigStatus, RemoteConfigStatuses, ServerToAgent,
-        any_value::Value,
+        AgentRemoteConfig, AgentToServer, AnyValue, AvailableComponents, CertificateRequest, ComponentDetails,
+        ComponentHealth, ConnectionSettingsRequest, ConnectionSettingsStatus, ConnectionSettingsStatuses,
+        CustomCapabilities, EffectiveConfig, KeyValue, OpAmpConnectionSettingsRequest, RemoteConfigStatus,
+        RemoteConfigStatuses, ServerToAgent, any_value::Value,
     },
-    offer::{ConfigHash, RemoteConfigOffer},
+    offer::{CertificateRequests, ConfigHash, ConnectionSettingsOffer, RemoteConfigOffer},
 };
 
 pub(super) const HTTP: Channel = Channel::Http;
 pub(super) const FULL_STATE: u64 = 1;
 pub(super) const COMPONENTS: u64 = 2;
+/// What the server is able to do where requests are not served.
+pub(super) const CAN: u64 = 0x27;
+/// Takes connection settings and never says what became of them, as the supervisor does.
+pub(super) const SILENT: u64 = CAPABLE | Bit::AcceptsOpAmpConnectionSettings as u64;
+/// Takes connection settings and reports.
+pub(super) const TALKATIVE: u64 = SILENT | Bit::ReportsConnectionSettingsStatus as u64;
 /// Reports everything that this server takes, and accepts configurations.
 pub(super) const CAPABLE: u64 = Bit::ReportsStatus as u64
     | Bit::AcceptsRemoteConfig as u64
@@ -56,11 +68,35 @@ pub(super) fn offering(content: &str) -> Offer {
     let remote_config =
         AgentRemoteConfig { config: Some(config), config_hash: Bytes::copy_from_slice(hash.as_bytes()) };
     let message = ServerToAgent { remote_config: Some(remote_config), ..ServerToAgent::default() };
-    Offer { remote_config: Some(Arc::new(RemoteConfigOffer { hash, encoded: message.encode_to_vec().into() })) }
+    let encoded = message.encode_to_vec().into();
+    Offer { remote_config: Some(Arc::new(RemoteConfigOffer { hash, encoded })), ..Offer::default() }
+}
+
+/// Settings that lead to this host.
+pub(super) fn settings(host: &str) -> Arc<ConnectionSettingsOffer> {
+    let settings = OpampSettings {
+        endpoint: format!("wss://{host}/v1/opamp"),
+        headers: Vec::new(),
+        certificate: None,
+        tls: None,
+        proxy: None,
+        heartbeat_seconds: 30,
+    };
+    let recipient = Recipient { capabilities: AgentCapabilities::from_bits(1), transport: Transport::WebSocket };
+    Arc::new(settings.offer(recipient).unwrap())
+}
+
+/// An offer of settings that lead to this host, and nothing else.
+pub(super) fn leading_to(host: &str) -> Offer {
+    Offer { connection_settings: Some(settings(host)), ..Offer::default() }
 }
 
 pub(super) fn hash_of(content: &str) -> Vec<u8> {
     if content.is_empty() { Vec::new() } else { ConfigHash::of(content.as_bytes()).as_bytes().to_vec() }
+}
+
+pub(super) fn settings_hash(host: &str) -> Vec<u8> {
+    if host.is_empty() { Vec::new() } else { settings(host).hash.as_bytes().to_vec() }
 }
 
 /// A message in the making.
@@ -119,6 +155,25 @@ impl Say {
             status: status.into(),
             error_message: if failed { "no such exporter".into() } else { String::new() },
         });
+        self
+    }
+
+    /// The status of settings that lead to this host; of none if it is empty.
+    pub(super) fn settings(mut self, host: &str, status: ConnectionSettingsStatuses) -> Self {
+        let failed = status == ConnectionSettingsStatuses::Failed;
+        self.0.connection_settings_status = Some(ConnectionSettingsStatus {
+            last_connection_settings_hash: settings_hash(host).into(),
+            status: status.into(),
+            error_message: if failed { "no route to host".into() } else { String::new() },
+        });
+        self
+    }
+
+    /// Asks for a certificate.
+    pub(super) fn asking(mut self, csr: &[u8]) -> Self {
+        let certificate_request = Some(CertificateRequest { csr: Bytes::copy_from_slice(csr) });
+        let opamp = Some(OpAmpConnectionSettingsRequest { certificate_request });
+        self.0.connection_settings_request = Some(ConnectionSettingsRequest { opamp });
         self
     }
 
@@ -210,6 +265,13 @@ impl Stage {
         std::mem::take(&mut self.pushed)
     }
 
+    /// The owner refuses what the agent has asked for earlier.
+    pub(super) fn refuses(&mut self, reason: &str) -> Vec<(Channel, ServerToAgent)> {
+        let effects = self.session.refuse_certificate(reason);
+        self.note(effects);
+        std::mem::take(&mut self.pushed)
+    }
+
     /// The shell's part of a deadline.
     pub(super) fn expires(&mut self) -> Vec<(Channel, ServerToAgent)> {
         let effects = self.session.expire(self.now);
@@ -245,7 +307,16 @@ impl Stage {
         assert_eq!(message.capabilities & !0x7f, 0, "S2A-06: mask");
         assert_eq!(message.capabilities & 1, u64::from(message.capabilities != 0), "S2A-08: AcceptsStatus");
         assert_eq!(message.flags & !0x3, 0, "S2A-10: mask");
-        assert_eq!(message.error_response, None, "S2A-05: a session refuses nothing");
+        if let Some(error) = message.error_response.clone() {
+            assert_eq!(error.r#type, 1, "ERR-02");
+            let uid = message.instance_uid.clone();
+            let alone = ServerToAgent { instance_uid: uid, error_response: Some(error), ..ServerToAgent::default() };
+            assert_eq!(message, alone, "S2A-05: an error stands alone");
+        }
+        if let Some(settings) = &message.connection_settings {
+            assert_eq!(settings.hash.len(), 32, "AMB-35: the hash is never empty");
+            assert!(!settings.opamp.as_ref().unwrap().destination_endpoint.is_empty(), "CON-17");
+        }
         if let Some(config) = &message.remote_config {
             assert!(self.session.record().capabilities.has(Bit::AcceptsRemoteConfig), "CFG-02: gate");
             assert_eq!(config.config_hash.len(), 32, "CFG-08: the hash is never empty");
@@ -267,6 +338,17 @@ impl Stage {
 pub(super) fn content_of(message: &ServerToAgent) -> Option<String> {
     let config = message.remote_config.as_ref()?.config.as_ref()?;
     Some(String::from_utf8(config.config_map[""].body.to_vec()).unwrap())
+}
+
+/// The host to which the settings lead that a message offers.
+pub(super) fn host_in(message: &ServerToAgent) -> Option<String> {
+    let endpoint = &message.connection_settings.as_ref()?.opamp.as_ref()?.destination_endpoint;
+    Some(endpoint.strip_prefix("wss://")?.strip_suffix("/v1/opamp")?.into())
+}
+
+/// What an error says.
+pub(super) fn error_in(message: &ServerToAgent) -> Option<&str> {
+    message.error_response.as_ref().map(|error| error.error_message.as_str())
 }
 
 /// Whether it is a bare acknowledgement; over HTTP with the capabilities (S2A-01, AMB-05).

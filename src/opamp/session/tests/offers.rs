@@ -5,7 +5,7 @@ use crate::opamp::record::FailedConfig;
 use RemoteConfigStatuses::{Applied, Applying, Failed, Unset};
 
 /// Neither status nor anything else is promised, but configurations are accepted.
-const SILENT: u64 = 0x3;
+const MUTE: u64 = 0x3;
 
 fn offered(stage: &mut Stage, channel: Channel, say: Say) -> Option<String> {
     content_of(&stage.hears(channel, say))
@@ -76,7 +76,7 @@ fn a_silent_agent_is_offered_each_hash_once_a_session() {
     // CFG-11, AMB-24: without 0x1000
     let mut stage = Stage::new();
     stage.offer = offering("a");
-    assert!(offered(&mut stage, socket(1), say(1).capable(SILENT).named("x")).is_some());
+    assert!(offered(&mut stage, socket(1), say(1).capable(MUTE).named("x")).is_some());
     for number in 2..30 {
         stage.later(60);
         assert_eq!(offered(&mut stage, socket(1), say(number)), None);
@@ -95,7 +95,7 @@ fn over_http_a_session_begins_when_the_counter_is_reset() {
     stage.offer = offering("a");
     let mut offers = Vec::new();
     for number in [7, 8, 9, 0, 1, 2] {
-        if offered(&mut stage, HTTP, say(number).capable(SILENT).named("x")).is_some() {
+        if offered(&mut stage, HTTP, say(number).capable(MUTE).named("x")).is_some() {
             offers.push(number);
         }
     }

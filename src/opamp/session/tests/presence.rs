@@ -87,7 +87,7 @@ fn an_orderly_reconnect_is_regular() {
     let _ = stage.hears(socket(1), say(2).goodbye());
     let reply = stage.hears(socket(2), say(3).capable(CAPABLE));
     assert!(is_acknowledgement(&reply));
-    assert_eq!(reply.capabilities, 7);
+    assert_eq!(reply.capabilities, CAN);
     assert_eq!(stage.effects.ping, None);
 }
 

@@ -29,8 +29,9 @@ fn heap(session: &Session) -> usize {
     map(&description.identifying) + map(&description.non_identifying) + texts
 }
 
+/// Four pointers are for connection settings and certificate requests, and lead nowhere in a session that has neither.
 #[test]
-fn a_typical_session_weighs_less_than_two_and_a_half_kilobytes() {
+fn a_typical_session_weighs_less_than_2600_bytes() {
     let attribute = |key: &str, value: &str| KeyValue {
         key: key.into(),
         value: Some(AnyValue { value: Some(Value::StringValue(value.into())) }),
@@ -56,5 +57,5 @@ fn a_typical_session_weighs_less_than_two_and_a_half_kilobytes() {
     let _ = stage.hears(socket(1), report);
     let (own, heap) = (size_of::<Session>(), heap(&stage.session));
     assert!(own <= 800, "{own} bytes");
-    assert!(own + heap <= 2560, "{own} + {heap} bytes");
+    assert!(own + heap <= 2600, "{own} + {heap} bytes");
 }

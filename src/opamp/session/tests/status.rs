@@ -232,14 +232,14 @@ fn a_changed_capability_counts_at_once_and_zero_means_left_out() {
 fn the_server_says_what_it_is_able_to_do_first_on_each_socket_and_always_over_http() {
     // S2A-07, AMB-05
     let mut stage = Stage::new();
-    assert_eq!(stage.hears(socket(1), full(1)).capabilities, 7);
+    assert_eq!(stage.hears(socket(1), full(1)).capabilities, CAN);
     assert_eq!(stage.hears(socket(1), say(2)).capabilities, 0);
     let _ = stage.closes(1);
-    assert_eq!(stage.hears(socket(2), say(3)).capabilities, 7, "a new connection");
+    assert_eq!(stage.hears(socket(2), say(3)).capabilities, CAN, "a new connection");
     assert_eq!(stage.hears(socket(2), say(9)).capabilities, 0, "this asks for full state");
-    assert_eq!(stage.hears(socket(2), full(10)).capabilities, 7, "after a full report");
+    assert_eq!(stage.hears(socket(2), full(10)).capabilities, CAN, "after a full report");
     let _ = stage.closes(2);
-    assert_eq!([11, 12, 13].map(|number| stage.hears(HTTP, say(number)).capabilities), [7, 7, 7]);
+    assert_eq!([11, 12, 13].map(|number| stage.hears(HTTP, say(number)).capabilities), [CAN; 3]);
 }
 
 #[test]

@@ -5,14 +5,19 @@ use std::{
     sync::Arc,
 };
 
+use k8s_openapi::api::core::v1::Secret;
 use kube::{Resource, ResourceExt, core::DeserializeGuard, runtime::watcher::Event};
 
 use super::{
+    credentials::{Credentials, credentials_secret_name},
     fleet::{FleetEntry, NamedRevisions, Offering, Revisions},
     offers::LoadedRevision,
     stored::revision_secret_name,
 };
-use crate::api::agent_fleet::AgentFleet;
+use crate::{
+    api::agent_fleet::AgentFleet,
+    kubernetes::{Mirror, ObjectKey, Part},
+};
 
 /// A fleet as it comes from the API server: perhaps written by a later version of the operator, with values that this
 /// one does not know. One such object must not end the watch for all.
@@ -55,9 +60,11 @@ pub struct NotTheNamedOne;
 ///
 /// Selectors, priorities and methods of a fleet count at once. What it offers changes only when everything that its
 /// status names is loaded: until then its members are served as before.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Library {
     fleets: BTreeMap<FleetKey, Holding>,
+    /// By the Secrets that hold them.
+    credentials: Mirror<Arc<Credentials>>,
     /// By the scope that is being listed: what was seen so far.
     listing: BTreeMap<usize, BTreeSet<FleetKey>>,
     /// Scopes that were listed in full at least once.
@@ -77,6 +84,49 @@ struct Holding {
 }
 
 impl Library {
+    /// Knows nothing yet of these parts of the scope.
+    #[must_use]
+    pub fn new(parts: &[Part]) -> Self {
+        Self {
+            fleets: BTreeMap::new(),
+            credentials: Mirror::new(parts.iter().cloned()),
+            listing: BTreeMap::new(),
+            listed: BTreeSet::new(),
+            changed: false,
+        }
+    }
+
+    /// Takes one event of a watch of the Secrets with credentials. A fleet whose Secret is gone or unreadable goes on with
+    /// what it had: what is to be offered no more is taken out of the Secret, which stays as long as anything refers to it.
+    pub fn apply_credentials(&mut self, part: &Part, event: Event<Secret>) {
+        for moved in self.credentials.apply(part, event, readable) {
+            let of = |(key, holding): (&FleetKey, &Holding)| {
+                let names = credentials_secret_name(&holding.entry.uid) == moved.key.name;
+                (key.namespace == moved.key.namespace && names).then(|| key.clone())
+            };
+            let fleets: Vec<FleetKey> = self.fleets.iter().filter_map(of).collect();
+            for fleet in fleets {
+                self.changed |= self.supply(&fleet);
+            }
+        }
+    }
+
+    /// Gives a fleet its credentials, and says whether they are others than before.
+    fn supply(&mut self, fleet: &FleetKey) -> bool {
+        let Some(holding) = self.fleets.get_mut(fleet) else { return false };
+        let secret = ObjectKey::new(&*fleet.namespace, credentials_secret_name(&holding.entry.uid));
+        let found = self.credentials.get(&secret).filter(|found| found.owner() == holding.entry.uid);
+        let Some(found) = found.filter(|found| holding.entry.credentials.as_ref() != Some(found)) else { return false };
+        Arc::make_mut(&mut holding.entry).credentials = Some(Arc::clone(found));
+        true
+    }
+
+    /// Whether the credentials of all fleets were listed at least once.
+    #[must_use]
+    pub fn credentials_are_listed(&self) -> bool {
+        self.credentials.is_complete()
+    }
+
     /// Takes one event of a watch; `scope` tells watches over several namespaces apart.
     pub fn apply(&mut self, scope: usize, event: Event<GuardedFleet>) {
         match event {
@@ -180,7 +230,8 @@ impl Library {
         let Some(mut holding) = Holding::new(scope, &fleet, former.as_ref()) else { return };
         holding.settle();
         self.changed |= former.is_none_or(|former| former.entry != holding.entry);
-        self.fleets.insert(key, holding);
+        self.fleets.insert(key.clone(), holding);
+        self.changed |= self.supply(&key);
     }
 
     fn forget(&mut self, key: &FleetKey) {
@@ -192,7 +243,8 @@ impl Holding {
     /// The fleet as it is now, still offering what the former state of it did.
     fn new(scope: usize, fleet: &AgentFleet, former: Option<&Self>) -> Option<Self> {
         let offering = former.map_or(Offering::NotLoaded, |former| former.entry.offering.clone());
-        let entry = FleetEntry::new(fleet, offering)?;
+        let credentials = former.and_then(|former| former.entry.credentials.clone());
+        let entry = FleetEntry { credentials, ..FleetEntry::new(fleet, offering)? };
         let named = NamedRevisions::of(fleet).unwrap_or_else(|error| {
             tracing::warn!(namespace = entry.namespace, fleet = entry.name, %error, "status.rollout.threshold cannot be read, the former state counts");
             former.map_or(NamedRevisions::NONE, |former| former.named.clone())
@@ -234,6 +286,17 @@ impl Holding {
     }
 }
 
+/// A Secret that holds no credentials leaves the former ones in force.
+fn readable(secret: Secret) -> Option<Arc<Credentials>> {
+    Credentials::from_secret(&secret)
+        .inspect_err(|error| {
+            let (namespace, name) = (secret.metadata.namespace.as_deref(), secret.metadata.name.as_deref());
+            tracing::warn!(namespace, name, %error, "a Secret with credentials cannot be used, its former state counts");
+        })
+        .ok()
+        .map(Arc::new)
+}
+
 fn key_of<K: Resource>(object: &K) -> Option<FleetKey> {
     let metadata = object.meta();
     Some(FleetKey { namespace: metadata.namespace.clone()?, name: metadata.name.clone()? })
@@ -245,184 +308,4 @@ fn version_of(text: Option<&str>) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-    use crate::catalog::revision::{Revision, RevisionEntry, RevisionHash};
-
-    fn loaded(name: &str) -> Arc<LoadedRevision> {
-        let revision = Revision {
-            entries: vec![RevisionEntry {
-                name: name.into(),
-                selector: None,
-                template: crate::api::remote_config::TemplateMode::Disabled,
-                format: crate::api::remote_config::ConfigFormat::Opaque,
-                files: vec![],
-            }],
-        };
-        Arc::new(LoadedRevision::new(revision.hash(), revision))
-    }
-
-    fn short(name: &str) -> String {
-        loaded(name).hash().short()
-    }
-
-    fn fleet(version: u64, status: &Value) -> AgentFleet {
-        serde_json::from_value(json!({
-            "apiVersion": "opamp.dev/v1alpha1", "kind": "AgentFleet",
-            "metadata": {"name": "edge", "namespace": "telemetry", "uid": "uid-1", "resourceVersion": version.to_string()},
-            "spec": {"selector": {}}, "status": status,
-        }))
-        .unwrap()
-    }
-
-    fn offering(current: &str, epoch: i64) -> Value {
-        json!({"currentRevision": short(current), "updateRevision": short(current),
-            "rollout": {"phase": "Completed", "epoch": epoch, "threshold": "All"}})
-    }
-
-    fn guard(fleet: AgentFleet) -> GuardedFleet {
-        DeserializeGuard(Ok(fleet))
-    }
-
-    fn shelve(library: &mut Library, name: &str) -> Result<(), NotTheNamedOne> {
-        let key = library.missing().into_iter().find(|key| key.short_hash == short(name)).expect(name);
-        library.shelve(&key, loaded(name))
-    }
-
-    /// Current revision and epoch of the only fleet.
-    fn served(library: &Library) -> Option<(RevisionHash, i64)> {
-        match &library.fleets.values().next()?.entry.offering {
-            Offering::NoRevision | Offering::NotLoaded => None,
-            Offering::Revisions(revisions) => Some((revisions.current.as_ref()?.hash(), revisions.epoch)),
-        }
-    }
-
-    #[test]
-    fn a_revision_is_asked_for_and_then_served() {
-        let mut library = Library::default();
-        library.apply(0, Event::Apply(guard(fleet(1, &offering("one", 1)))));
-        let missing = library.missing();
-        let secret = missing.first().unwrap();
-        assert_eq!(secret.secret_name(), format!("opamp-revision-uid1-{}", short("one")));
-        assert_eq!(served(&library), None);
-        shelve(&mut library, "one").unwrap();
-        assert_eq!(served(&library), Some((loaded("one").hash(), 1)));
-        assert!(library.missing().is_empty());
-        assert!(library.take_changes().is_some());
-        assert!(library.take_changes().is_none(), "nothing has changed since");
-    }
-
-    #[test]
-    fn the_former_revision_is_served_until_the_next_is_loaded() {
-        let mut library = Library::default();
-        library.apply(0, Event::Apply(guard(fleet(1, &offering("one", 1)))));
-        shelve(&mut library, "one").unwrap();
-        library.apply(0, Event::Apply(guard(fleet(2, &offering("two", 2)))));
-        assert_eq!(served(&library), Some((loaded("one").hash(), 1)), "the epoch does not run ahead");
-        shelve(&mut library, "two").unwrap();
-        assert_eq!(served(&library), Some((loaded("two").hash(), 2)));
-        library.apply(0, Event::Apply(guard(fleet(3, &offering("one", 3)))));
-        assert_eq!(library.missing().len(), 1, "what is no longer named was let go");
-    }
-
-    #[test]
-    fn a_changed_selector_counts_at_once() {
-        let mut library = Library::default();
-        library.apply(0, Event::Apply(guard(fleet(1, &offering("one", 1)))));
-        shelve(&mut library, "one").unwrap();
-        let mut changed = fleet(2, &offering("two", 2));
-        changed.spec.priority = 9;
-        library.take_changes();
-        library.apply(0, Event::Apply(guard(changed)));
-        let fleets = library.take_changes().unwrap();
-        assert_eq!(fleets[0].priority, 9);
-        assert_eq!(served(&library), Some((loaded("one").hash(), 1)));
-    }
-
-    #[test]
-    fn counters_in_a_status_are_no_change() {
-        let mut library = Library::default();
-        library.apply(0, Event::Apply(guard(fleet(1, &offering("one", 1)))));
-        shelve(&mut library, "one").unwrap();
-        library.take_changes();
-        let mut counted = fleet(2, &offering("one", 1));
-        counted.status.as_mut().unwrap().agents = Some(crate::api::agent_fleet::AgentCounts::default());
-        library.apply(0, Event::Apply(guard(counted)));
-        assert!(library.take_changes().is_none());
-    }
-
-    #[test]
-    fn a_revision_under_a_false_name_is_refused() {
-        let mut library = Library::default();
-        let mut status = offering("one", 1);
-        let forged = format!("{}{}", short("one"), "0".repeat(54));
-        status["revisions"] = json!([{"hash": forged, "createdAt": "2026-01-01T00:00:00Z", "outcome": "Completed"}]);
-        library.apply(0, Event::Apply(guard(fleet(1, &status))));
-        let key = library.missing().pop_first().unwrap();
-        assert_eq!(library.shelve(&key, loaded("other")), Err(NotTheNamedOne), "another hash");
-        assert_eq!(library.shelve(&key, loaded("one")), Err(NotTheNamedOne), "another than the status has on record");
-        assert_eq!(served(&library), None);
-    }
-
-    #[test]
-    fn what_is_not_listed_again_is_gone_and_only_in_its_own_scope() {
-        let mut library = Library::default();
-        let mut elsewhere = fleet(1, &json!(null));
-        elsewhere.metadata.namespace = Some("shop".into());
-        library.apply(0, Event::Apply(guard(fleet(1, &json!(null)))));
-        library.apply(1, Event::Apply(guard(elsewhere)));
-        library.apply(0, Event::Init);
-        library.apply(0, Event::InitDone);
-        assert_eq!(library.fleets.keys().map(|key| key.namespace.as_str()).collect::<Vec<_>>(), ["shop"]);
-        assert_eq!(library.scopes_listed(), 1);
-        library.apply(1, Event::Init);
-        library.apply(1, Event::Init);
-        library.apply(1, Event::InitDone);
-        assert!(library.fleets.is_empty());
-        assert_eq!(library.scopes_listed(), 2);
-    }
-
-    #[test]
-    fn a_fleet_that_was_made_anew_inherits_nothing() {
-        let mut library = Library::default();
-        library.apply(0, Event::Apply(guard(fleet(1, &offering("one", 1)))));
-        shelve(&mut library, "one").unwrap();
-        let mut anew = fleet(2, &json!(null));
-        anew.metadata.uid = Some("uid-2".into());
-        library.apply(0, Event::Apply(guard(anew)));
-        assert_eq!(served(&library), None);
-    }
-
-    #[test]
-    fn an_object_that_cannot_be_read_leaves_the_former_state() {
-        let mut library = Library::default();
-        library.apply(0, Event::Apply(guard(fleet(1, &offering("one", 1)))));
-        shelve(&mut library, "one").unwrap();
-        let unreadable: GuardedFleet = serde_json::from_value(json!({
-            "apiVersion": "opamp.dev/v1alpha1", "kind": "AgentFleet",
-            "metadata": {"name": "edge", "namespace": "telemetry"}, "spec": {"selector": 1},
-        }))
-        .unwrap();
-        library.apply(0, Event::Init);
-        library.apply(0, Event::InitApply(unreadable));
-        library.apply(0, Event::InitDone);
-        assert_eq!(served(&library), Some((loaded("one").hash(), 1)));
-        let mut half = offering("two", 2);
-        half["rollout"]["threshold"] = json!("half");
-        library.apply(0, Event::Apply(guard(fleet(2, &half))));
-        assert_eq!(served(&library), Some((loaded("one").hash(), 1)));
-    }
-
-    #[test]
-    fn what_is_read_outside_the_watch_never_goes_back() {
-        let mut library = Library::default();
-        library.apply(0, Event::Apply(guard(fleet(5, &offering("one", 1)))));
-        shelve(&mut library, "one").unwrap();
-        library.reread(fleet(4, &json!(null)));
-        assert_eq!(served(&library), Some((loaded("one").hash(), 1)));
-        library.reread(fleet(6, &json!(null)));
-        assert_eq!(served(&library), None);
-    }
-}
+mod tests;
