@@ -39,7 +39,21 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "connection_settings",
         ],
     ),
-    ("bridge", &["opamp", "api", "kubernetes", "catalog", "server", "status", "agents", "lease", "effective_configs"]),
+    (
+        "bridge",
+        &[
+            "authentication",
+            "opamp",
+            "api",
+            "kubernetes",
+            "catalog",
+            "server",
+            "status",
+            "agents",
+            "lease",
+            "effective_configs",
+        ],
+    ),
 ];
 
 #[test]

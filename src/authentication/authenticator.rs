@@ -10,6 +10,7 @@ use arc_swap::ArcSwap;
 use http::{HeaderMap, header::AUTHORIZATION};
 use jiff::Timestamp;
 use kube::Client;
+use rustls::DistinguishedName;
 use rustls_pki_types::CertificateDer;
 use tokio::sync::{mpsc, watch};
 
@@ -29,7 +30,14 @@ use super::{
 use crate::{
     api::enrollment::EnrollmentMethod,
     catalog::{Catalog, CatalogHandle, Claimant},
-    credentials::{anchors::ChainError, key::KeyId, serial::Serial, trust::Trust},
+    credentials::{
+        anchors::{ChainError, ClientCertificate},
+        certificates::Certificates,
+        key::KeyId,
+        serial::Serial,
+        stored::Held,
+        trust::Trust,
+    },
     kubernetes::Scope,
     opamp::{
         identity::{Audience, Digest, Identity, Principal, Proof},
@@ -56,6 +64,8 @@ pub struct Surroundings {
     pub catalog: Arc<CatalogHandle>,
     /// The operator's own CA, and what it has taken back.
     pub trust: Trust,
+    /// The certificates that agents were given, whoever has signed them.
+    pub certificates: Certificates,
     /// Where Secrets are read.
     pub scope: Scope,
 }
@@ -73,6 +83,7 @@ pub(super) struct Believed {
 pub struct Authenticator {
     catalog: Arc<CatalogHandle>,
     trust: Trust,
+    certificates: Certificates,
     believed: ArcSwap<Believed>,
     /// Locked for the time of a look-up only.
     failures: Mutex<Failures>,
@@ -82,6 +93,8 @@ pub struct Authenticator {
     changed: watch::Sender<u64>,
     synced: watch::Sender<bool>,
     notices: mpsc::Sender<Notice>,
+    /// The CAs that are named to clients: none.
+    pub(super) no_hints: Arc<[DistinguishedName]>,
 }
 
 /// Why somebody is not let in, and who it is as far as that is certain.
@@ -100,11 +113,12 @@ impl Authenticator {
     /// An authenticator that believes nobody until the [`Feed`] runs.
     #[must_use]
     pub fn new(surroundings: Surroundings, metrics: Metrics) -> (Arc<Self>, Feed) {
-        let Surroundings { client, catalog, trust, scope } = surroundings;
+        let Surroundings { client, catalog, trust, certificates, scope } = surroundings;
         let (notices, waiting) = mpsc::channel(NOTICES_WAITING);
         let authenticator = Arc::new(Self {
             catalog,
             trust,
+            certificates,
             believed: ArcSwap::default(),
             failures: Mutex::default(),
             reviews: Reviews::new(client, metrics.clone()),
@@ -113,6 +127,7 @@ impl Authenticator {
             changed: watch::Sender::new(0),
             synced: watch::Sender::new(false),
             notices,
+            no_hints: Arc::new([]),
         });
         (Arc::clone(&authenticator), Feed::new(authenticator, scope, waiting))
     }
@@ -155,10 +170,12 @@ impl Authenticator {
 
     fn is_trusted(&self, identity: &Identity, issuer: KeyId, serial: &[u8]) -> bool {
         match identity {
-            Identity::Certificate { .. } => {
+            Identity::Certificate { uid, .. } => {
+                let Some(serial) = Serial::from_der(serial) else { return false };
                 let trust = self.trust.snapshot();
-                let is_revoked = |serial| trust.is_revoked(&issuer, &serial);
-                trust.trusts(&issuer) && !Serial::from_der(serial).is_none_or(is_revoked)
+                let is_it = |held: &Held| held.issuer == issuer && held.serial == serial;
+                let was_given = || self.certificates.of(uid).iter().any(|it| it.held().any(is_it));
+                (trust.trusts(&issuer) || was_given()) && !trust.is_revoked(&issuer, &serial)
             }
             Identity::ClientCa { namespace, fleet, .. } => {
                 self.believed.load().authorities.lists(namespace, fleet, issuer)
@@ -230,7 +247,7 @@ impl Authenticator {
     /// at all is anonymous.
     async fn identify(&self, headers: &HeaderMap, peer: &Peer, now: Now) -> (Method, Result<Principal, Failure>) {
         let chain = peer.certificates.as_deref().filter(|chain| !chain.is_empty());
-        let own = chain.map(|chain| self.own_certificate(chain, now.wall));
+        let own = chain.and_then(<[_]>::first).map(|certificate| self.own_certificate(certificate, now.wall));
         let has_authorization = headers.contains_key(AUTHORIZATION);
         match own {
             Some(Ok(principal)) if !has_authorization || self.is_admitted(&principal) => {
@@ -251,17 +268,39 @@ impl Authenticator {
         }
     }
 
-    fn own_certificate(&self, chain: &[CertificateDer<'_>], now: Timestamp) -> Result<Principal, ChainError> {
-        let certificate = chain.first().ok_or(ChainError::Missing)?;
-        let found = self.trust.snapshot().identify(certificate, now)?;
+    /// Who was given this certificate, by the operator's CA or by an issuer that the operator has asked for it.
+    pub(super) fn own_certificate(
+        &self,
+        certificate: &CertificateDer<'_>,
+        now: Timestamp,
+    ) -> Result<Principal, ChainError> {
+        match self.trust.snapshot().identify(certificate, now) {
+            Err(ChainError::Untrusted) => {}
+            outcome => return outcome.map(principal_of_certificate),
+        }
+        let (holder, held) = self.certificates.holder_of(certificate).ok_or(ChainError::Untrusted)?;
+        if self.trust.snapshot().is_revoked(&held.issuer, &held.serial) {
+            return Err(ChainError::Revoked);
+        }
+        if now < held.not_before {
+            return Err(ChainError::NotYetValid);
+        }
+        if held.not_after <= now {
+            return Err(ChainError::Expired);
+        }
+        let (namespace, fleet) = (holder.key.namespace.clone(), holder.fleet.clone());
         Ok(Principal {
-            identity: found.identity,
+            identity: Identity::Certificate { namespace, fleet, uid: holder.agent },
             audiences: BTreeSet::new(),
-            proof: Proof::Certificate { issuer: found.issuer.0, serial: found.serial.as_bytes().into() },
-            expires: Some(found.not_after),
+            proof: Proof::Certificate { issuer: held.issuer.0, serial: held.serial.as_bytes().into() },
+            expires: Some(held.not_after),
         })
     }
 
+    /// Who holds a certificate of a CA that a fleet names.
+    pub(super) fn of_client_ca(&self, chain: &[CertificateDer<'_>], now: Timestamp) -> Result<Principal, Fault> {
+        self.believed.load().authorities.identify(chain, &self.trust.snapshot(), now)
+    }
     /// What the operator's own CA has signed and does not count opens nothing, whichever CAs fleets name.
     fn by_certificate(
         &self,
@@ -272,7 +311,7 @@ impl Authenticator {
         let fault = match own {
             Some(Ok(principal)) => return Ok(principal),
             None | Some(Err(ChainError::Untrusted | ChainError::Unreadable | ChainError::Missing)) => {
-                return Ok(self.believed.load().authorities.identify(chain, &self.trust.snapshot(), now)?);
+                return Ok(self.of_client_ca(chain, now)?);
             }
             Some(Err(ChainError::Expired)) => Fault::Expired,
             Some(Err(ChainError::Revoked)) => Fault::RevokedCertificate,
@@ -424,6 +463,15 @@ impl Drop for Patience<'_> {
         if !self.is_over {
             self.authenticator.failures().note(self.source, super::clock());
         }
+    }
+}
+
+fn principal_of_certificate(found: ClientCertificate) -> Principal {
+    Principal {
+        identity: found.identity,
+        audiences: BTreeSet::new(),
+        proof: Proof::Certificate { issuer: found.issuer.0, serial: found.serial.as_bytes().into() },
+        expires: Some(found.not_after),
     }
 }
 

@@ -31,6 +31,7 @@ mod credential;
 mod failures;
 mod fault;
 mod feed;
+mod handshakes;
 mod metrics;
 mod notices;
 mod rate;

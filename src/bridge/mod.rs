@@ -42,7 +42,7 @@ use std::{
     time::Duration,
 };
 
-pub use credentials::{Credentials, NoCredentials};
+pub use credentials::Credentials;
 pub use metrics::Metrics;
 
 use self::{

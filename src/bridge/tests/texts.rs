@@ -9,10 +9,11 @@ use std::{
 use prost::Message as _;
 use serde_json::json;
 
+use super::credentials::Vault;
 use crate::{
     agents::index::AgentIndex,
     api::{agent::NotStored, agent_fleet::AgentFleet},
-    bridge::{Bridge, Metrics, NoCredentials, Settings, Surroundings},
+    bridge::{Bridge, Metrics, Settings, Surroundings},
     catalog::{AnonymousNamespaces, CatalogHandle, FleetEntry, Policy, SecretContent, fleet::Offering},
     effective_configs::{self, News, Reporters as _, Store},
     kubernetes::{ObjectKey, Scope},
@@ -63,7 +64,7 @@ impl Bench {
             http_silence: Duration::from_secs(300),
         };
         let index = AgentIndex::holding([]);
-        let credentials = Arc::new(NoCredentials::default());
+        let credentials = Arc::new(Vault::default());
         let surroundings =
             Surroundings { catalog: Arc::clone(&catalog), index, writer, texts: texts.clone(), credentials };
         let bridge = Bridge::new(settings, surroundings, Metrics::default());
