@@ -124,8 +124,8 @@ async fn secrets_admit_and_no_longer_within_five_seconds() {
 async fn the_token_of_a_service_account_admits_with_the_right_audience_only() {
     let cluster = ControlPlane::shared();
     let config = config(&cluster).await;
-    let (home, shop) = ("authentication-home", "authentication-shop");
-    for namespace in [home, shop] {
+    let (home, foreign) = ("authentication-home", "authentication-shop");
+    for namespace in [home, foreign] {
         cluster.kubectl(
             &["apply", "-f", "-"],
             &json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}).to_string(),
@@ -138,7 +138,7 @@ async fn the_token_of_a_service_account_admits_with_the_right_audience_only() {
             cluster.kubectl(&["create", "token", "collector", "-n", namespace, &audience, "--duration=10m"], "");
         format!("Bearer {}", token.trim())
     };
-    let enrollment = json!({"serviceAccounts": [{"namespace": shop, "name": "collector"}]});
+    let enrollment = json!({"serviceAccounts": [{"namespace": foreign, "name": "collector"}]});
     let stop = CancellationToken::new();
     let authenticator = authenticator(&config, vec![fleet(home, &enrollment)], &stop).await;
     let for_home = format!("opamp.dev/{home}");
@@ -147,8 +147,8 @@ async fn the_token_of_a_service_account_admits_with_the_right_audience_only() {
         good.rsplit_once('.').map(|(signed, _)| (signed, format!("{signed}.c2lnbmF0dXJl"))).unwrap();
     for (case, authorization, expected) in [
         ("of the namespace", good.clone(), Some(format!("serviceaccount:{home}/collector"))),
-        ("of another, for this one", token(shop, &for_home), Some(format!("serviceaccount:{shop}/collector"))),
-        ("of another, for its own", token(shop, "opamp.dev"), None),
+        ("of another, for this one", token(foreign, &for_home), Some(format!("serviceaccount:{foreign}/collector"))),
+        ("of another, for its own", token(foreign, "opamp.dev"), None),
         ("for somebody else", token(home, "vault"), None),
         ("with another signature", forged, None),
         ("without signature", format!("{payload}."), None),
