@@ -8,7 +8,7 @@ use opamp_operator::{
     api::agent_fleet::AgentFleet,
     authentication::{Authenticator, Metrics, Surroundings},
     catalog::{CatalogHandle, FleetEntry, Policy, fleet::Offering},
-    credentials::trust::Trust,
+    credentials::{certificates::Certificates, trust::Trust},
     events::Publisher,
     kubernetes::{Scope, WatchClient, client_without_retry},
     opamp::identity::Principal,
@@ -46,6 +46,7 @@ async fn authenticator(config: &Config, fleets: Vec<Arc<FleetEntry>>, stop: &Can
         client: client.clone(),
         catalog: CatalogHandle::fixed(fleets, Policy::default()),
         trust: Trust::new(),
+        certificates: Certificates::new(&Scope::All),
         scope: Scope::All,
     };
     let (authenticator, feed) = Authenticator::new(surroundings, Metrics::default());

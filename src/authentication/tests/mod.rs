@@ -23,7 +23,7 @@ use super::{Authenticator, Metrics, Surroundings, claims::tests::token as jwt};
 use crate::{
     api::agent_fleet::AgentFleet,
     catalog::{AnonymousNamespaces, CatalogHandle, FleetEntry, Policy, fleet::Offering},
-    credentials::trust::Trust,
+    credentials::{certificates::Certificates, trust::Trust},
     events::Publisher,
     kubernetes::Scope,
     opamp::{identity::Principal, now::Now},
@@ -74,6 +74,7 @@ impl Bench {
             client: server.client(),
             catalog: Arc::clone(&catalog),
             trust: trust.clone(),
+            certificates: Certificates::new(&Scope::All),
             scope: Scope::All,
         };
         let (authenticator, feed) = Authenticator::new(surroundings, Metrics::default());
