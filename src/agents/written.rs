@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::opamp::record::RemoteConfigState;
+use crate::opamp::{InstanceUid, record::RemoteConfigState};
 
 /// Bytes as lower-case hex digits.
 #[must_use]
@@ -53,6 +53,12 @@ pub fn read_state(text: &str) -> Option<RemoteConfigState> {
         "Failed" => Some(RemoteConfigState::Failed),
         other => other.strip_prefix("Unknown")?.parse().ok().map(RemoteConfigState::Unknown),
     }
+}
+
+/// The command with which a person approves of an agent, ready to be pasted: what the condition of one that waits says.
+#[must_use]
+pub fn approving(namespace: &str, uid: &InstanceUid) -> String {
+    format!(r#"kubectl -n {namespace} patch agent {uid} --type=merge -p '{{"spec":{{"access":"Approved"}}}}'"#)
 }
 
 #[cfg(test)]

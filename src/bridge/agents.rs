@@ -189,7 +189,7 @@ impl Bridge {
             self.look(entry, &catalog, now);
         }
         if entry.claim.number() != claim {
-            self.note_begin(entry);
+            Self::note_begin(entry);
         }
         let offer = if receipt.takes_offer() { entry.offer() } else { Offer::default() };
         let mut effects = entry.session.answer(receipt, &offer, now);

@@ -313,7 +313,7 @@ impl Bridge {
     }
 
     /// Writes down that a session has begun.
-    pub(super) fn note_begin(&self, entry: &Entry) {
+    pub(super) fn note_begin(entry: &Entry) {
         let Some(who) = entry.who() else { return };
         let decision = match entry.waiting() {
             Waiting::InVain => return,
