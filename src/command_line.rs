@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, net::SocketAddr};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use opamp_operator::{kubernetes::ObjectKey, server::Cidr};
 
 /// `AgentFleet` is to telemetry agents what `Deployment` is to pods.
 #[derive(Debug, Parser)]
@@ -41,7 +42,11 @@ pub struct RunArguments {
     #[arg(long, env = "OPAMP_OPERATOR_PATH", default_value = "/v1/opamp", value_parser = url_path)]
     pub path: String,
 
-    /// Serve agents without TLS; required, for this version has none
+    /// Secret of the type kubernetes.io/tls with the server's certificate [default: opamp-server-tls in its own namespace]
+    #[arg(long, env = "OPAMP_OPERATOR_TLS_SECRET", value_name = "NAMESPACE/NAME", value_parser = secret_name)]
+    pub tls_secret: Option<ObjectKey>,
+
+    /// Serve agents without TLS: whoever is on the way reads and changes what they are sent
     #[arg(long, env = "OPAMP_OPERATOR_PLAINTEXT")]
     pub plaintext: bool,
 
@@ -83,9 +88,30 @@ pub struct RunArguments {
     #[arg(long, env = "OPAMP_OPERATOR_LOG_LEVEL", default_value = "info", value_name = "FILTER")]
     pub log_level: String,
 
+    /// Proxies in front of the OpAMP server.
+    #[command(flatten)]
+    pub proxies: ProxyArguments,
+
     /// Limits and rates.
     #[command(flatten)]
     pub limits: LimitArguments,
+}
+
+/// Proxies in front of the OpAMP server, and what they are believed.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Proxies")]
+pub struct ProxyArguments {
+    /// Addresses of proxies that are believed, such as `10.0.0.0/8`; what they are believed, the next two flags say
+    #[arg(long, env = "OPAMP_OPERATOR_TRUSTED_PROXIES", value_delimiter = ',', value_name = "CIDR,CIDR")]
+    pub trusted_proxies: Vec<Cidr>,
+
+    /// Trusted proxies begin each connection with a PROXY header, version 2
+    #[arg(long, env = "OPAMP_OPERATOR_PROXY_PROTOCOL")]
+    pub proxy_protocol: bool,
+
+    /// Trusted proxies tell the certificates of clients in the header Client-Cert
+    #[arg(long, env = "OPAMP_OPERATOR_CLIENT_CERTIFICATE_HEADER")]
+    pub client_certificate_header: bool,
 }
 
 /// Limits and rates; each has its reason in `docs/operations.md`.
@@ -153,6 +179,23 @@ pub struct LimitArguments {
     pub http_silence_seconds: usize,
 }
 
+impl RunArguments {
+    /// What does not go together, in a sentence.
+    pub fn contradiction(&self) -> Option<&'static str> {
+        let ProxyArguments { trusted_proxies, proxy_protocol, client_certificate_header } = &self.proxies;
+        let asks_for_proxies = *proxy_protocol || *client_certificate_header;
+        if self.plaintext && self.tls_secret.is_some() {
+            Some("--tls-secret is for TLS, and --plaintext serves without; leave one of them out")
+        } else if asks_for_proxies && trusted_proxies.is_empty() {
+            Some("--proxy-protocol and --client-certificate-header need the addresses of --trusted-proxies")
+        } else if !asks_for_proxies && !trusted_proxies.is_empty() {
+            Some("--trusted-proxies does nothing without --proxy-protocol or --client-certificate-header")
+        } else {
+            None
+        }
+    }
+}
+
 /// The shape of log lines.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum LogFormat {
@@ -181,6 +224,17 @@ fn namespace_name(text: &str) -> Result<String, String> {
 
 fn namespace_or_all(text: &str) -> Result<String, String> {
     if text == "*" { Ok(text.to_owned()) } else { namespace_name(text) }
+}
+
+/// The place of a Secret.
+fn secret_name(text: &str) -> Result<ObjectKey, String> {
+    let is_name = |name: &str| name.len() <= 253 && name.split('.').all(is_label);
+    match text.split_once('/') {
+        Some((namespace, name)) if namespace.len() <= 63 && is_label(namespace) && is_name(name) => {
+            Ok(ObjectKey::new(namespace, name))
+        }
+        _ => Err("a Secret is named by its namespace and its name, such as opamp-system/opamp-tls".into()),
+    }
 }
 
 /// The longest name of a replica: with what stands before it, it is the name of a Lease, which has at most 253.
@@ -275,9 +329,33 @@ mod tests {
             ["opamp-operator", "run", "--namespaces=shop,*"],
             ["opamp-operator", "run", "--anonymous-namespaces=-shop"],
             ["opamp-operator", "run", "--replica-name=host_1"],
+            ["opamp-operator", "run", "--tls-secret=opamp-tls"],
+            ["opamp-operator", "run", "--tls-secret=opamp-system/"],
+            ["opamp-operator", "run", "--trusted-proxies=10.0.0.0/8,proxy"],
         ] {
             let error = CommandLine::try_parse_from(arguments).unwrap_err();
             assert_eq!(error.exit_code(), 2, "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn flags_that_do_not_go_together_are_told_so() {
+        for (flags, expected) in [
+            (&[][..], None),
+            (&["--plaintext"], None),
+            (&["--tls-secret=opamp-system/opamp-tls"], None),
+            (&["--trusted-proxies=10.0.0.0/8,::1", "--proxy-protocol"], None),
+            (&["--plaintext", "--trusted-proxies=10.0.0.0/8", "--client-certificate-header"], None),
+            (&["--plaintext", "--tls-secret=opamp-system/opamp-tls"], Some("--tls-secret")),
+            (&["--proxy-protocol"], Some("--trusted-proxies")),
+            (&["--client-certificate-header"], Some("--trusted-proxies")),
+            (&["--trusted-proxies=10.0.0.0/8"], Some("does nothing")),
+        ] {
+            let line = CommandLine::try_parse_from([&["opamp-operator", "run"], flags].concat()).unwrap();
+            let Command::Run(run) = line.command else { panic!("run is run") };
+            let contradiction = run.contradiction().unwrap_or_default();
+            assert_eq!(contradiction.is_empty(), expected.is_none(), "{flags:?}: {contradiction}");
+            assert!(contradiction.contains(expected.unwrap_or_default()), "{flags:?}: {contradiction}");
         }
     }
 

@@ -35,11 +35,8 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: RunArguments) -> anyhow::Result<ExitCode> {
-    if !arguments.plaintext {
-        return wrong_use(
-            "serving agents with TLS is not available in this version; give --plaintext to serve them without, on \
-             networks that you trust",
-        );
+    if let Some(contradiction) = arguments.contradiction() {
+        return wrong_use(contradiction);
     }
     let Ok(filter) = format!("{QUIET},{}", arguments.log_level).parse::<EnvFilter>() else {
         return wrong_use("--log-level takes a level or a filter, such as info or info,opamp_operator::server=debug");

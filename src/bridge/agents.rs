@@ -1,8 +1,9 @@
 //! What the server asks of the sessions.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{future, sync::Arc};
 
 use bytes::Bytes;
+use futures::{FutureExt as _, future::BoxFuture};
 use http::request::Parts;
 
 use super::{Bridge, channel_of, connections::Carried, scrub::scrub};
@@ -10,14 +11,14 @@ use crate::{
     catalog::{Catalog, Claimant},
     opamp::{
         InstanceUid,
-        identity::Identity,
+        identity::Principal,
         inbound::{Inbound, decode},
         now::Now,
         offer::Offer,
         session::{self, Channel, Outbound},
         violation::Violation,
     },
-    server::{Agents, Connection, Exchange, Refusal, Then, Transport},
+    server::{Agents, Connection, Exchange, Peer, Refusal, Then, Transport},
     status::queue::Urgency,
 };
 
@@ -36,12 +37,19 @@ enum Place {
 }
 
 impl Agents for Bridge {
-    fn authenticate(&self, _request: &Parts, _remote: SocketAddr) -> Result<Identity, Refusal> {
-        let identity = Identity::Anonymous;
-        if self.catalog.load().admits(Claimant::recorded(&identity)) {
-            return Ok(identity);
-        }
-        Err(Refusal { challenge: "Bearer realm=\"opamp\"", message: "no fleet takes agents without a credential" })
+    fn authenticate<'a>(
+        &'a self,
+        _request: &'a Parts,
+        _peer: &'a Peer,
+    ) -> BoxFuture<'a, Result<Arc<Principal>, Refusal>> {
+        let principal = Principal::anonymous();
+        let outcome = if self.catalog.load().admits(Claimant::recorded(&principal.identity)) {
+            Ok(Arc::new(principal))
+        } else {
+            let challenge = "Bearer realm=\"opamp\"";
+            Err(Refusal::Unauthorized { challenge, message: "no fleet takes agents without a credential" })
+        };
+        future::ready(outcome).boxed()
     }
 
     fn receive(&self, connection: &Arc<Connection>, payload: Bytes, now: Now) -> Exchange {

@@ -173,11 +173,20 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::{opamp::identity::Identity, server::Transport};
+    use crate::{
+        opamp::identity::Principal,
+        server::{Protection, Transport},
+    };
 
     fn connection(number: u64) -> Arc<Connection> {
         let remote = ([127, 0, 0, 1], 9).into();
-        Arc::new(Connection::new(ConnectionId::new(number), Transport::WebSocket, Identity::Anonymous, remote))
+        Arc::new(Connection::new(
+            ConnectionId::new(number),
+            Transport::WebSocket,
+            Principal::anonymous().into(),
+            remote,
+            Protection::Plain,
+        ))
     }
 
     #[test]

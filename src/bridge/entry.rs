@@ -22,7 +22,7 @@ use crate::{
     catalog::{Catalog, Claimant, ConfigHash, FleetEntry, Subject},
     opamp::{
         InstanceUid,
-        identity::Identity,
+        identity::{Identity, Principal},
         now::Now,
         offer::Offer,
         record::{FailedConfig, RemoteConfigState},
@@ -56,7 +56,7 @@ pub(super) struct Entry {
 
 /// Who speaks for the agent.
 struct Peer {
-    identity: Identity,
+    principal: Arc<Principal>,
     remote: SocketAddr,
     acquaintance: Acquaintance,
 }
@@ -131,11 +131,11 @@ impl Entry {
 
     /// The agent speaks through this connection.
     pub(super) fn meet(&mut self, connection: &Connection) {
-        let identity = connection.identity.clone();
-        if self.peer.as_ref().is_none_or(|former| former.identity != identity) {
+        let principal = Arc::clone(&connection.principal);
+        if self.peer.as_ref().is_none_or(|former| former.principal.identity != principal.identity) {
             self.assigned.anew();
         }
-        self.peer = Some(Peer { identity, remote: connection.remote, acquaintance: Acquaintance::Met });
+        self.peer = Some(Peer { principal, remote: connection.remote, acquaintance: Acquaintance::Met });
     }
 
     /// The agent has been heard. If a session elsewhere took it and has lost it since, it has come back: says so, once.
@@ -214,7 +214,7 @@ impl Entry {
     pub(super) fn look(&mut self, catalog: &Catalog, now: Now) -> News {
         let subject = Subject {
             uid: self.session.uid(),
-            who: Claimant::recorded(self.peer.as_ref().map_or(&Identity::Anonymous, |peer| &peer.identity)),
+            who: Claimant::recorded(self.peer.as_ref().map_or(&Identity::Anonymous, |peer| &peer.principal.identity)),
             attributes: self.session.record().description.as_ref(),
             home: self.object.as_deref().map(|object| &*object.namespace),
         };
@@ -319,7 +319,7 @@ impl Entry {
                     Channel::WebSocket(_) => ShownTransport::WebSocket,
                     Channel::Http => ShownTransport::Http,
                 },
-                identity: peer.identity.clone(),
+                identity: peer.principal.identity.clone(),
                 remote_address: peer.remote,
                 since: stretch.since,
                 liveness,

@@ -1,5 +1,6 @@
 //! `opamp-operator run`: starts everything in its order, waits for a signal, ends everything in its order.
 
+mod certificate;
 mod definitions;
 mod part;
 mod settings;
@@ -20,7 +21,7 @@ use opamp_operator::{
     kubernetes::{WatchClient, client_without_retry},
     lease::{self, Election, ReplicaLease},
     server::{
-        self, Server,
+        self, Server, ServerCertificate, Tls,
         admin::{Admin, Readiness},
     },
     status::{metrics::Metrics as WriterMetrics, writer::StatusWriter},
@@ -29,6 +30,7 @@ use prometheus_client::registry::Registry;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::{
+    certificate::ListenerCertificate,
     part::{Alarm, Part},
     settings::Settings,
 };
@@ -69,6 +71,8 @@ struct Operator {
     settings: Settings,
     bridging: Bridging,
     server: (server::Limits, server::Metrics),
+    /// What the listener shows; `None`: it serves plain text.
+    certificate: Option<Arc<ServerCertificate>>,
     readiness: Readiness,
     alarm: Alarm,
     /// Runs until the very end.
@@ -94,7 +98,13 @@ impl Operator {
         let admin = Admin::bind(settings.arguments.admin_listen, readiness.clone(), Arc::new(registry)).await?;
 
         let alarm = Alarm::default();
-        let background = bridging.start(&settings, &clients, loader, &alarm);
+        let mut background = bridging.start(&settings, &clients, loader, &alarm);
+        let certificate = settings.tls_secret().map(|secret| {
+            readiness.missing("certificate");
+            let (shown, part) = show_certificate(ListenerCertificate::new(secret, server.1.clone()), &clients, &alarm);
+            background.push(part);
+            shown
+        });
         let (client, namespace, holder) = (&clients.requests, &settings.namespace, &settings.holder);
         let lease = ReplicaLease::new(client.clone(), namespace, holder.clone(), bridging.writer.uncounted());
         let sign_of_life = Part::start("sign of life", &alarm, |stop| lease.run(stop));
@@ -106,6 +116,7 @@ impl Operator {
             settings,
             bridging,
             server,
+            certificate,
             readiness,
             alarm,
             background,
@@ -126,7 +137,12 @@ impl Operator {
         };
         if let Some(server) = &server {
             let (address, path) = (server.local_address(), &self.settings.arguments.path);
-            tracing::info!(%address, path, namespaces = %self.settings.scope, "serving agents over plain text");
+            let namespaces = &self.settings.scope;
+            if self.certificate.is_some() {
+                tracing::info!(%address, path, %namespaces, "serving agents with TLS");
+            } else {
+                tracing::warn!(%address, path, %namespaces, "serving agents without TLS, as --plaintext says");
+            }
             tokio::select! {
                 () = signals.received() => {}
                 () = alarm.rung() => {}
@@ -148,9 +164,17 @@ impl Operator {
         // The loader lives as long as the process, so that waiting cannot fail.
         let _ = catalog.synced().wait_for(|synced| *synced).await;
         self.readiness.obtained("fleets");
+        let tls = match &self.certificate {
+            Some(certificate) => {
+                certificate.available().await;
+                self.readiness.obtained("certificate");
+                Some(Tls::new(Arc::clone(certificate), None)?)
+            }
+            None => None,
+        };
         let agents: Arc<dyn server::Agents> = bridge.clone();
-        let (arguments, (limits, metrics)) = (&self.settings.arguments, self.server.clone());
-        let server = Server::bind(arguments.listen, &arguments.path, limits, agents, catalog.generation(), metrics)?;
+        let (endpoint, (limits, metrics)) = (self.settings.endpoint(tls), self.server.clone());
+        let server = Server::bind(endpoint, limits, agents, catalog.generation(), metrics)?;
         self.readiness.obtained("listener");
         Ok(server)
     }
@@ -174,6 +198,17 @@ impl Operator {
         futures::future::join_all(self.background.into_iter().map(Part::end)).await;
         tracing::info!("stopped");
     }
+}
+
+/// Has the listener show what its Secret holds.
+fn show_certificate(
+    certificate: ListenerCertificate,
+    clients: &Clients,
+    alarm: &Alarm,
+) -> (Arc<ServerCertificate>, Part) {
+    let shown = Arc::clone(certificate.shown());
+    let part = Part::start_endless("certificate of the listener", alarm, certificate.run(clients.watches.clone()));
+    (shown, part)
 }
 
 /// What serves agents, in every replica.

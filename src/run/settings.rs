@@ -7,13 +7,16 @@ use kube::Config;
 use opamp_operator::{
     bridge,
     catalog::{Policy, SecretContent},
-    kubernetes::Scope,
+    kubernetes::{ObjectKey, Scope},
     lease::{Holder, Incarnation},
-    server::{self, raise_descriptor_limit},
+    server::{self, CertificateHeader, Endpoint, Proxies, ProxyProtocol, Tls, raise_descriptor_limit},
     status::{budget::BudgetLimits, render::Owner, room::ObjectLimits, writer::WriterLimits},
 };
 
 use crate::command_line::{RunArguments, anonymous_namespaces, replica_name};
+
+/// The Secret with the certificate that the operator makes for itself, in its own namespace.
+const OWN_TLS_SECRET: &str = "opamp-server-tls";
 
 /// What the operator is, once its arguments are understood.
 pub struct Settings {
@@ -62,13 +65,37 @@ impl Settings {
     /// What the operator as a whole permits.
     pub fn policy(&self) -> Policy {
         let over_loopback = self.arguments.listen.ip().is_loopback();
-        let secrets = if over_loopback || self.arguments.plaintext_secrets {
+        let secrets = if !self.arguments.plaintext || over_loopback || self.arguments.plaintext_secrets {
             SecretContent::Offered
         } else {
             SecretContent::Withheld
         };
         let anonymous = anonymous_namespaces(named(&self.arguments.anonymous_namespaces), &self.namespace);
         Policy { anonymous: anonymous.into_iter().collect(), secrets }
+    }
+
+    /// The Secret with the certificate of the listener; `None`: agents are served in plain text.
+    pub fn tls_secret(&self) -> Option<ObjectKey> {
+        if self.arguments.plaintext {
+            return None;
+        }
+        let given = self.arguments.tls_secret.clone();
+        Some(given.unwrap_or_else(|| ObjectKey::new(&*self.namespace, OWN_TLS_SECRET)))
+    }
+
+    /// Where agents are served.
+    pub fn endpoint(&self, tls: Option<Tls>) -> Endpoint {
+        let (arguments, given) = (&self.arguments, &self.arguments.proxies);
+        let proxies = Proxies {
+            trusted: given.trusted_proxies.clone(),
+            protocol: if given.proxy_protocol { ProxyProtocol::Required } else { ProxyProtocol::NotSpoken },
+            certificate_header: if given.client_certificate_header {
+                CertificateHeader::Believed
+            } else {
+                CertificateHeader::Ignored
+            },
+        };
+        Endpoint { address: arguments.listen, path: arguments.path.clone(), tls, proxies }
     }
 
     /// The limits of the listener, within those of the process.

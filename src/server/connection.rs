@@ -3,12 +3,16 @@
 use std::{
     fmt,
     net::SocketAddr,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use tokio::sync::{Notify, SetOnce};
 
-use crate::opamp::{identity::Identity, session::ConnectionId, violation::Violation};
+use super::peer::Protection;
+use crate::opamp::{identity::Principal, session::ConnectionId, violation::Violation};
 
 /// How a peer is connected. The text is what `Agent.status.connection.transport` shows.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -40,9 +44,11 @@ pub struct Connection {
     /// How it is connected.
     pub transport: Transport,
     /// Who it is, as its credential says.
-    pub identity: Identity,
+    pub principal: Arc<Principal>,
     /// The address it comes from, which may be a proxy's or a NAT's.
     pub remote: SocketAddr,
+    /// How it is connected to the listener.
+    pub protection: Protection,
     marks: Marks,
 }
 
@@ -57,8 +63,14 @@ struct Marks {
 impl Connection {
     /// A connection that nobody serves yet.
     #[must_use]
-    pub fn new(id: ConnectionId, transport: Transport, identity: Identity, remote: SocketAddr) -> Self {
-        Self { id, transport, identity, remote, marks: Marks::default() }
+    pub fn new(
+        id: ConnectionId,
+        transport: Transport,
+        principal: Arc<Principal>,
+        remote: SocketAddr,
+        protection: Protection,
+    ) -> Self {
+        Self { id, transport, principal, remote, protection, marks: Marks::default() }
     }
 
     /// Has [`super::Agents::due`] called soon.
@@ -111,6 +123,8 @@ pub enum CloseReason {
     Draining,
     /// Another connection speaks for its agents, and this one did not answer a ping (AMB-14).
     Superseded,
+    /// The credential or the agent has been revoked while it was connected (CON-14, AMB-43).
+    Revoked,
     /// Nothing was heard for too long, not even the answer to a ping.
     Silent,
     /// No agent reported after the upgrade.
@@ -159,7 +173,7 @@ impl CloseReason {
             Self::ProtocolError => 1002,
             Self::TextMessages => 1003,
             Self::InvalidText | Self::Undecodable => 1007,
-            Self::Superseded | Self::NeverReported | Self::Stalled | Self::Offences => 1008,
+            Self::Superseded | Self::Revoked | Self::NeverReported | Self::Stalled | Self::Offences => 1008,
             Self::TooLarge => 1009,
             Self::Silent | Self::NotReading => 1011,
         }
@@ -171,6 +185,7 @@ impl CloseReason {
         match self {
             Self::Draining => "this replica stops, connect again",
             Self::Superseded => "another connection speaks for this instance_uid",
+            Self::Revoked => "the credential or the agent has been revoked",
             Self::Silent => "no answer to a ping",
             Self::NeverReported => "no AgentToServer arrived in time",
             Self::Stalled => "a message was begun and not finished in time",
@@ -190,6 +205,7 @@ impl CloseReason {
         match self {
             Self::Draining => "draining",
             Self::Superseded => "superseded",
+            Self::Revoked => "revoked",
             Self::Silent => "silent",
             Self::NeverReported => "never_reported",
             Self::Stalled => "stalled",

@@ -22,9 +22,15 @@ pub struct Limits {
     pub unreported: usize,
     /// How long such a WebSocket may take to report. Default 30 s: the interval at which agents report anyway.
     pub report_timeout: Duration,
+    /// How long the handshake of TLS may take, from the acceptance of the connection. Default 10 s, as for the head of a
+    /// request: it is three round trips at most, and whoever is slower keeps one of [`Self::connections`].
+    pub tls_timeout: Duration,
     /// How long the head of a request may take from its first byte, and the first byte of a connection. Default 10 s: a
     /// round trip to the far side of the world, several times repeated.
     pub head_timeout: Duration,
+    /// How long it may take to find out who somebody is. Default 5 s: the API server, which may have to be asked, answers
+    /// within 2 s even when it is slow; whoever came is to hear 503 before it gives up by itself.
+    pub authentication_timeout: Duration,
     /// How long the body of a request, or a WebSocket message, may take from its first byte to its last. Default 60 s: the
     /// largest message over a line of 0.6 Mbit/s.
     pub body_timeout: Duration,
@@ -74,7 +80,9 @@ impl Default for Limits {
             handshake_wait: Duration::from_secs(10),
             unreported: 2_000,
             report_timeout: Duration::from_secs(30),
+            tls_timeout: Duration::from_secs(10),
             head_timeout: Duration::from_secs(10),
+            authentication_timeout: Duration::from_secs(5),
             body_timeout: Duration::from_secs(60),
             keep_alive: Duration::from_secs(120),
             message_bytes: 4 << 20,

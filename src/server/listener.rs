@@ -11,9 +11,10 @@ use tokio::{
 
 use super::{
     agents::Agents,
-    http,
+    endpoint::Endpoint,
     limits::Limits,
     metrics::Metrics,
+    reception,
     shared::{Shared, now},
 };
 
@@ -52,21 +53,22 @@ pub enum Drained {
 }
 
 impl Server {
-    /// Listens on `address` and serves OpAMP at `path`, from now on.
+    /// Serves OpAMP at this place, from now on.
     ///
     /// Whenever `generation` moves, every WebSocket asks [`Agents::due`].
     pub fn bind(
-        address: SocketAddr,
-        path: &str,
+        endpoint: Endpoint,
         limits: Limits,
         agents: Arc<dyn Agents>,
         generation: watch::Receiver<u64>,
         metrics: Metrics,
     ) -> Result<Self, BindError> {
+        let address = endpoint.address;
         let failed = |source| BindError { address, source };
         let listener = listen(address).map_err(failed)?;
         let local = listener.local_addr().map_err(failed)?;
-        let shared = Arc::new(Shared::new(path, limits, agents, generation, metrics));
+        metrics.listener_tls.set(endpoint.tls.is_some().into());
+        let shared = Arc::new(Shared::new(endpoint, limits, agents, generation, metrics));
         let acceptor = tokio::spawn(accept(listener, Arc::clone(&shared)));
         Ok(Self { shared, local, acceptor })
     }
@@ -128,7 +130,7 @@ async fn next(listener: &TcpListener, shared: &Arc<Shared>) -> io::Result<()> {
     let slot = shared.admission.review(slot);
     // Replies are whole messages: waiting for more to send only delays them.
     stream.set_nodelay(true)?;
-    shared.tasks.spawn(http::serve(stream, remote, slot, Arc::clone(shared)));
+    shared.tasks.spawn(reception::serve(stream, remote, slot, Arc::clone(shared)));
     Ok(())
 }
 

@@ -21,6 +21,18 @@ pub struct Metrics {
     pub handshakes_waiting: Gauge,
     /// Requests to open a WebSocket, by what became of them.
     pub handshakes: Count<HandshakeLabel>,
+    /// TLS handshakes that are not finished.
+    pub tls_handshakes_open: Gauge,
+    /// Ended TLS handshakes, by what became of them.
+    pub tls_handshakes: Count<TlsLabel>,
+    /// 1 if agents are served with TLS, 0 if in plain text.
+    pub listener_tls: Gauge,
+    /// When the server's certificate expires, in seconds since 1970; 0 as long as there is none.
+    pub server_certificate_not_after: Gauge,
+    /// Certificates for the server that could not be used.
+    pub server_certificate_failures: Counter,
+    /// Connections from trusted proxies without a usable PROXY header.
+    pub proxy_header_errors: Counter,
     /// Responses by status code, refused handshakes included.
     pub responses: Count<StatusLabel>,
     /// OpAMP messages received.
@@ -55,6 +67,12 @@ pub struct HandshakeLabel {
     outcome: HandshakeOutcome,
 }
 
+/// By outcome of a TLS handshake.
+#[derive(Clone, Debug, EncodeLabelSet, Eq, Hash, PartialEq)]
+pub struct TlsLabel {
+    outcome: TlsOutcome,
+}
+
 /// By status code.
 #[derive(Clone, Debug, EncodeLabelSet, Eq, Hash, PartialEq)]
 pub struct StatusLabel {
@@ -82,6 +100,12 @@ pub enum HandshakeOutcome {
     Malformed,
     /// 401.
     Unauthorized,
+    /// 403.
+    Forbidden,
+    /// 429.
+    TooManyFailures,
+    /// 503: it could not be found out who it is.
+    Unavailable,
     /// 503: too many connections.
     TooManyConnections,
     /// 503: too many handshakes wait.
@@ -90,6 +114,31 @@ pub enum HandshakeOutcome {
     TooManyUnreported,
     /// 503: the operator stops.
     Draining,
+}
+
+/// What became of a TLS handshake.
+#[derive(Clone, Copy, Debug, EncodeLabelValue, Eq, Hash, PartialEq)]
+pub enum TlsOutcome {
+    /// Done, from the beginning.
+    Full,
+    /// Done, by the ticket of an earlier one.
+    Resumed,
+    /// The client's certificate does not count.
+    CertificateRefused,
+    /// The client gave up, mostly because the server's certificate does not count with it.
+    RefusedByPeer,
+    /// The client speaks only what is too old or too weak.
+    Incompatible,
+    /// HTTP in plain text.
+    PlainHttp,
+    /// It is no TLS, or breaks its rules.
+    Malformed,
+    /// It was not finished in time.
+    TooSlow,
+    /// The connection ended before.
+    Lost,
+    /// A fault of the operator: its settings could not be made.
+    Unprepared,
 }
 
 impl EncodeLabelValue for Transport {
@@ -117,6 +166,7 @@ impl Metrics {
             metrics.handshakes_waiting.clone(),
         );
         registry.register("handshakes", "WebSocket handshakes by outcome", metrics.handshakes.clone());
+        metrics.register_tls(registry);
         registry.register("http_responses", "HTTP responses by status code", metrics.responses.clone());
         registry.register("messages_received", "OpAMP messages received", metrics.messages_received.clone());
         registry.register("messages_sent", "OpAMP messages sent", metrics.messages_sent.clone());
@@ -134,6 +184,31 @@ impl Metrics {
         metrics
     }
 
+    fn register_tls(&self, registry: &mut Registry) {
+        registry.register(
+            "tls_handshakes_open",
+            "TLS handshakes that are not finished",
+            self.tls_handshakes_open.clone(),
+        );
+        registry.register("tls_handshakes", "TLS handshakes by outcome", self.tls_handshakes.clone());
+        registry.register("listener_tls", "1 if agents are served with TLS", self.listener_tls.clone());
+        registry.register(
+            "server_certificate_not_after_seconds",
+            "When the certificate of the listener expires, in seconds since 1970",
+            self.server_certificate_not_after.clone(),
+        );
+        registry.register(
+            "server_certificate_failures",
+            "Certificates for the listener that could not be used",
+            self.server_certificate_failures.clone(),
+        );
+        registry.register(
+            "proxy_header_errors",
+            "Connections from trusted proxies without a usable PROXY header",
+            self.proxy_header_errors.clone(),
+        );
+    }
+
     /// Counts a connection for as long as the result lives.
     pub(super) fn open(&self, transport: Transport) -> Open {
         let gauge = self.connections.get_or_create_owned(&TransportLabel { transport });
@@ -145,6 +220,22 @@ impl Metrics {
     pub(super) fn wait(&self) -> Open {
         self.handshakes_waiting.inc();
         Open(self.handshakes_waiting.clone())
+    }
+
+    /// Counts a TLS handshake that is not finished, for as long as the result lives.
+    pub(super) fn shake_hands(&self) -> Open {
+        self.tls_handshakes_open.inc();
+        Open(self.tls_handshakes_open.clone())
+    }
+
+    pub(super) fn shook_hands(&self, outcome: TlsOutcome) {
+        self.tls_handshakes.get_or_create(&TlsLabel { outcome }).inc();
+    }
+
+    /// How many TLS handshakes have ended so.
+    #[cfg(test)]
+    pub(super) fn tls_ended(&self, outcome: TlsOutcome) -> u64 {
+        self.tls_handshakes.get_or_create(&TlsLabel { outcome }).get()
     }
 
     pub(super) fn handshake(&self, outcome: HandshakeOutcome) {

@@ -1,7 +1,6 @@
 //! What all connections of a listener have in common.
 
 use std::{
-    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -9,28 +8,38 @@ use std::{
     time::{Duration, Instant},
 };
 
+use http::request::Parts;
 use jiff::Timestamp;
 use rand::RngExt;
-use tokio::sync::{Semaphore, watch};
+use tokio::{
+    sync::{Semaphore, watch},
+    time::timeout,
+};
 use tokio_util::task::TaskTracker;
 
 use super::{
     admission::Admission,
-    agents::Agents,
+    agents::{Agents, Refusal},
     connection::{Connection, Transport},
     drain::Drain,
+    endpoint::Endpoint,
     http::coding::CODERS,
     limits::Limits,
     metrics::Metrics,
+    peer::Peer,
+    proxies::Proxies,
     room::Stored,
+    tls::Tls,
 };
-use crate::opamp::{identity::Identity, now::Now, session::ConnectionId};
+use crate::opamp::{identity::Principal, now::Now, session::ConnectionId};
 
 /// One listener, as its connections see it.
 pub struct Shared {
     pub limits: Limits,
     /// Where OpAMP is served; without a trailing slash.
     pub path: String,
+    pub tls: Option<Tls>,
+    pub proxies: Proxies,
     pub agents: Arc<dyn Agents>,
     pub metrics: Metrics,
     pub admission: Admission,
@@ -47,14 +56,17 @@ pub struct Shared {
 
 impl Shared {
     pub fn new(
-        path: &str,
+        endpoint: Endpoint,
         limits: Limits,
         agents: Arc<dyn Agents>,
         generation: watch::Receiver<u64>,
         metrics: Metrics,
     ) -> Self {
+        let Endpoint { address: _, path, tls, proxies } = endpoint;
         Self {
             path: path.trim_end_matches('/').to_owned(),
+            tls,
+            proxies,
             agents,
             metrics,
             admission: Admission::new(&limits),
@@ -72,9 +84,16 @@ impl Shared {
     }
 
     /// A connection with a number of its own.
-    pub fn connection(&self, transport: Transport, identity: Identity, remote: SocketAddr) -> Arc<Connection> {
+    pub fn connection(&self, transport: Transport, principal: Arc<Principal>, peer: &Peer) -> Arc<Connection> {
         let id = ConnectionId::new(self.connections.fetch_add(1, Ordering::Relaxed));
-        Arc::new(Connection::new(id, transport, identity, remote))
+        Arc::new(Connection::new(id, transport, principal, peer.address, peer.protection))
+    }
+
+    /// Who this is, within the time for it (AUTH-02).
+    pub async fn authenticate(&self, request: &Parts, peer: &Peer) -> Result<Arc<Principal>, Refusal> {
+        timeout(self.limits.authentication_timeout, self.agents.authenticate(request, peer))
+            .await
+            .unwrap_or(Err(Refusal::Unavailable { message: "it could not be found out in time who this is" }))
     }
 
     /// A place for so many bytes at most, out of [`Self::room`].

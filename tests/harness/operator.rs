@@ -35,10 +35,31 @@ pub struct Started {
     pub fleets: String,
     /// The name of this replica.
     pub replica: String,
+    /// How agents are served.
+    pub protection: Protection,
     /// Where it logs to.
     pub log: PathBuf,
     /// Further flags.
     pub flags: Vec<String>,
+}
+
+/// How agents are served.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Protection {
+    /// Over plain text.
+    Plaintext,
+    /// Over TLS, with a certificate of the operator's own CA.
+    Tls,
+}
+
+impl Protection {
+    /// The last letter of a URL's scheme.
+    const fn suffix(self) -> &'static str {
+        match self {
+            Self::Plaintext => "",
+            Self::Tls => "s",
+        }
+    }
 }
 
 /// An operator that runs. Dropped, it is killed.
@@ -59,10 +80,19 @@ impl Operator {
         Self::at(started, system::free_address(), system::free_address()).await
     }
 
-    async fn at(started: Started, listen: SocketAddr, admin: SocketAddr) -> Self {
+    /// Starts it without waiting for anything.
+    pub fn launch(started: Started) -> Self {
+        Self::launch_at(started, system::free_address(), system::free_address())
+    }
+
+    fn launch_at(started: Started, listen: SocketAddr, admin: SocketAddr) -> Self {
         let child = command(&started, listen, admin).spawn().expect("the operator starts");
         guardian::watch_process(child.id().expect("it was just started"));
-        let mut operator = Self { listen, admin, ready_at: Instant::now(), started, child };
+        Self { listen, admin, ready_at: Instant::now(), started, child }
+    }
+
+    async fn at(started: Started, listen: SocketAddr, admin: SocketAddr) -> Self {
+        let mut operator = Self::launch_at(started, listen, admin);
         operator.wait_until_ready().await;
         operator.ready_at = Instant::now();
         operator
@@ -96,18 +126,23 @@ impl Operator {
 
     /// Where WebSocket agents connect.
     pub fn websocket(&self) -> String {
-        format!("ws://{}/v1/opamp", self.listen)
+        format!("ws{}://{}/v1/opamp", self.started.protection.suffix(), self.listen)
     }
 
     /// Where HTTP agents connect.
     pub fn http(&self) -> String {
-        format!("http://{}/v1/opamp", self.listen)
+        format!("http{}://{}/v1/opamp", self.started.protection.suffix(), self.listen)
     }
 
     /// Ends it as a power cut would, and starts it again on the same ports.
     pub async fn kill_and_restart(mut self) -> Self {
         self.kill().await;
         self.revive().await
+    }
+
+    /// Waits until it has ended, whoever ended it.
+    pub async fn ended(&mut self) {
+        self.child.wait().await.expect("it ends");
     }
 
     /// Ends it as a power cut would.
@@ -204,7 +239,11 @@ fn command(started: &Started, listen: SocketAddr, admin: SocketAddr) -> Command 
     let log = OpenOptions::new().create(true).append(true).open(&started.log).expect("a log file");
     let mut command = Command::new(binary());
     command
-        .args(["run", "--plaintext", "--replica-name", &started.replica, "--log-format", "Json"])
+        .args(["run", "--replica-name", &started.replica, "--log-format", "Json"])
+        .args(match started.protection {
+            Protection::Plaintext => &["--plaintext"][..],
+            Protection::Tls => &[],
+        })
         .args(["--listen", &listen.to_string(), "--admin-listen", &admin.to_string()])
         .args(["--namespace", &started.namespace, "--anonymous-namespaces", &started.fleets])
         // Other tests' fleets on a shared cluster are none of its business.

@@ -10,15 +10,17 @@ use std::{
 };
 
 use kube::{
-    Client,
+    Client, Config,
     api::{Api, DynamicObject, ListParams, Patch, PatchParams},
+    config::{KubeConfigOptions, Kubeconfig},
 };
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::{
     ControlPlane,
-    operator::{Operator, Started},
+    api_proxy::ApiProxy,
+    operator::{Operator, Protection, Started},
     resources::{Condition, Kind},
     wait_for,
 };
@@ -71,7 +73,7 @@ impl Scenario {
         for namespace in [&self.namespace, &self.system] {
             self.cluster.kubectl(&["create", "namespace", namespace], "");
         }
-        self.cluster.kubectl(&["apply", "--server-side", "-f", "-"], &operator_roles(&self.system));
+        self.cluster.kubectl(&["apply", "--server-side", "-f", "-"], &operator_roles(&self.system, &self.namespace));
     }
 
     /// Starts the operator, with the rights that it is meant to have and no others, and waits until it is ready.
@@ -86,16 +88,70 @@ impl Scenario {
 
     /// Starts one of several replicas.
     pub async fn replica(&self, name: &str, flags: &[&str]) -> Operator {
-        let kubeconfig = self.operator_kubeconfig();
-        Operator::start(Started {
-            kubeconfig,
+        self.start(name, Protection::Plaintext, flags).await
+    }
+
+    /// Starts one of several replicas that serve over TLS, with a certificate of the operator's own CA.
+    pub async fn tls_replica(&self, name: &str, flags: &[&str]) -> Operator {
+        self.start(name, Protection::Tls, flags).await
+    }
+
+    /// Starts one that serves over TLS and reaches the API server through a proxy. It is killed as soon as the proxy has
+    /// met the write that it is told of: what happens before is part of the count.
+    pub fn tls_replica_behind(&self, proxy: &ApiProxy, name: &str) -> Operator {
+        let mut started = self.started(name, Protection::Tls, &[]);
+        started.kubeconfig = self.folder.join("proxy.kubeconfig");
+        let view = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "proxy",
+            "clusters": [{"name": "proxy", "cluster": {"server": format!("http://{}", proxy.address)}}],
+            "contexts": [{"name": "proxy", "context": {"cluster": "proxy", "user": "proxy"}}],
+            "users": [{"name": "proxy", "user": {}}],
+        });
+        std::fs::write(&started.kubeconfig, view.to_string()).expect("the kubeconfig is written");
+        Operator::launch(started)
+    }
+
+    /// A proxy before the API server with the operator's own rights.
+    pub async fn api_proxy(&self) -> ApiProxy {
+        let kubeconfig = Kubeconfig::read_from(self.operator_kubeconfig()).expect("a kubeconfig");
+        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+        let mut config = config.expect("it names a cluster");
+        config.default_retry = false;
+        config.read_timeout = None;
+        ApiProxy::start(Client::try_from(config).expect("a client")).await
+    }
+
+    /// A file with the certificate of the operator's own CA, by which agents know the server.
+    pub async fn ca(&self) -> PathBuf {
+        wait_for("the CA is published", Duration::from_secs(30), async || self.try_ca()).await
+    }
+
+    /// The same, if it is there.
+    pub fn try_ca(&self) -> Result<PathBuf, String> {
+        let arguments = ["-n", &self.system, "get", "configmap", "opamp-ca", "-o", r"jsonpath={.data.ca\.crt}"];
+        let certificate = self.cluster.try_kubectl(&arguments, "")?;
+        if !certificate.contains("BEGIN CERTIFICATE") {
+            return Err("no certificate".to_owned());
+        }
+        let path = self.folder.join("ca.crt");
+        std::fs::write(&path, certificate).expect("the CA's certificate is written");
+        Ok(path)
+    }
+
+    async fn start(&self, name: &str, protection: Protection, flags: &[&str]) -> Operator {
+        Operator::start(self.started(name, protection, flags)).await
+    }
+
+    fn started(&self, name: &str, protection: Protection, flags: &[&str]) -> Started {
+        Started {
+            kubeconfig: self.operator_kubeconfig(),
+            protection,
             namespace: self.system.clone(),
             fleets: self.namespace.clone(),
             replica: name.to_owned(),
             log: self.folder.join(format!("{name}.log")),
             flags: flags.iter().map(|&flag| flag.to_owned()).collect(),
-        })
-        .await
+        }
     }
 
     /// A kubeconfig of the operator's service account.
@@ -218,19 +274,21 @@ fn has_applied(agent: &Value, hashes: &[&str]) -> bool {
 }
 
 /// The roles of `config/rbac`, for an operator in this namespace.
-fn operator_roles(system: &str) -> String {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/config/rbac/operator.yaml");
+/// The rights of an operator that serves these two namespaces and no other, as they are in the repository.
+fn operator_roles(system: &str, served: &str) -> String {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/config/rbac/namespaced.yaml");
     let roles = std::fs::read_to_string(path).expect("the operator's roles are in the repository");
     let documents: Vec<Value> = serde_saphyr::from_multiple(&roles).expect("they are YAML");
-    let moved: Vec<String> = documents.into_iter().map(|document| moved(document, system).to_string()).collect();
-    moved.join("\n---\n")
+    let moved = documents.into_iter().map(|document| moved(document, system, served).to_string());
+    moved.collect::<Vec<_>>().join("\n---\n")
 }
 
 /// The same object for an operator in another namespace; cluster-wide bindings get a name of their own.
-fn moved(mut object: Value, system: &str) -> Value {
+fn moved(mut object: Value, system: &str, served: &str) -> Value {
     match object["kind"].as_str() {
         Some("Namespace" | "ClusterRoleBinding") => object["metadata"]["name"] = json!(system),
         Some("ClusterRole") => {}
+        _ if object["metadata"]["namespace"] == "telemetry" => object["metadata"]["namespace"] = json!(served),
         _ => object["metadata"]["namespace"] = json!(system),
     }
     let subjects = object.get_mut("subjects").and_then(Value::as_array_mut);

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Stdio,
     sync::{
         Arc, Mutex, PoisonError,
@@ -52,6 +52,16 @@ pub struct Reached {
     pub running: Option<String>,
     /// It refused a configuration.
     pub failed: bool,
+    /// It got at least so many error responses.
+    pub errors: usize,
+    /// It failed to connect at least so often.
+    pub failures: usize,
+    /// It was offered connection settings at least so often.
+    pub settings: usize,
+    /// It reconnected with offered connection settings at least so often.
+    pub switched: usize,
+    /// It connects with a certificate that was offered to it.
+    pub certified: bool,
 }
 
 impl Reached {
@@ -70,8 +80,29 @@ impl Reached {
         Self { failed: true, ..Self::default() }
     }
 
+    /// Connects with a certificate that was offered to it.
+    pub fn certified() -> Self {
+        Self { certified: true, ..Self::default() }
+    }
+
+    /// Reconnected with offered connection settings at least so often.
+    pub fn switched(times: usize) -> Self {
+        Self { switched: times, ..Self::default() }
+    }
+
+    /// Was answered with so many errors.
+    pub fn refused(times: usize) -> Self {
+        Self { errors: times, ..Self::default() }
+    }
+
     fn to_json(&self) -> Value {
-        let mut condition = json!({"connections": self.connections, "offers": self.offers});
+        let mut condition = json!({
+            "connections": self.connections, "offers": self.offers, "errors": self.errors, "failures": self.failures,
+            "settings": self.settings, "switched": self.switched,
+        });
+        if self.certified {
+            condition["certificate"] = json!("*");
+        }
         if let Some(text) = &self.running {
             condition["applied"] = json!("*");
             condition["running"] = json!(text);
@@ -100,6 +131,10 @@ pub struct Summary {
     pub applied: BTreeMap<String, usize>,
     /// Agents by the hash that they last refused.
     pub failed: BTreeMap<String, usize>,
+    /// Connection settings offered.
+    pub settings: usize,
+    /// Agents by the serial number of the certificate that they connect with.
+    pub certificates: BTreeMap<String, usize>,
 }
 
 /// So many agents of this `service.name`, in the making.
@@ -108,11 +143,56 @@ pub fn agents(count: usize, service: &str) -> Agents {
     agents.with("-identifying", &format!("service.name={service}")).with("-identifying", "service.version=0.140.0")
 }
 
+/// Who an agent is, and what it proves that with.
+#[derive(Clone, Debug, Deserialize)]
+pub struct AgentIdentity {
+    /// Under which uid it speaks.
+    pub uid: String,
+    /// The uid that it was given last; empty: it has its own.
+    pub new_uid: String,
+    /// The serial number of its certificate in hex digits; empty: it has none.
+    pub serial: String,
+    /// Its certificate, in PEM.
+    #[serde(default)]
+    pub certificate: String,
+    /// Its private key, in PEM.
+    pub key: String,
+    /// What it was last refused with.
+    pub error: String,
+}
+
 impl Agents {
     /// With another option of the program.
     pub fn with(mut self, option: &str, value: &str) -> Self {
         self.arguments.extend([option.to_owned(), value.to_owned()]);
         self
+    }
+
+    /// With this header in every request.
+    pub fn header(self, name: &str, value: &str) -> Self {
+        self.with("-header", &format!("{name}: {value}"))
+    }
+
+    /// Knows servers by this CA.
+    pub fn trusting(self, ca: &Path) -> Self {
+        self.with("-ca", &ca.display().to_string())
+    }
+
+    /// Accepts connection settings, and reconnects with them.
+    pub fn taking_settings(mut self) -> Self {
+        self.arguments.push("-settings".to_owned());
+        self
+    }
+
+    /// The same, and asks for a certificate as soon as it is connected.
+    pub fn asking_for_certificates(mut self) -> Self {
+        self.arguments.push("-csr".to_owned());
+        self.taking_settings()
+    }
+
+    /// Connects with this certificate and key at first.
+    pub fn presenting(self, certificate: &Path, key: &Path) -> Self {
+        self.with("-certificate", &certificate.display().to_string()).with("-key", &key.display().to_string())
     }
 
     /// Without the capability to take remote configuration.
@@ -201,6 +281,22 @@ impl Swarm {
     /// Has these agents say goodbye.
     pub async fn leave(&self, agents: &[usize]) {
         self.order(json!({"do": "stop", "agents": agents})).await;
+    }
+
+    /// Has these agents come back after they left.
+    pub async fn come_back(&self, agents: &[usize]) {
+        self.order(json!({"do": "start", "agents": agents})).await;
+    }
+
+    /// Has these agents ask for a certificate, for the same key as before.
+    pub async fn ask_for_certificates(&self, agents: &[usize]) {
+        self.order(json!({"do": "request", "agents": agents})).await;
+    }
+
+    /// Who an agent is by now, as a thief would want to know it.
+    pub async fn identity(&self, agent: usize) -> AgentIdentity {
+        let reply = self.order(json!({"do": "identity", "agents": [agent]})).await;
+        serde_json::from_value(reply).expect("the program keeps to its format")
     }
 
     async fn order(&self, command: Value) -> Value {

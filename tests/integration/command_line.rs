@@ -13,10 +13,16 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn without_plaintext_it_ends_with_2_and_says_so() {
-    let output = ask(&["run"]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("--plaintext"), "{}", text(&output.stderr));
+fn flags_that_contradict_each_other_end_with_2_and_say_so() {
+    for (arguments, named) in [
+        (&["run", "--plaintext", "--tls-secret", "opamp-system/tls"][..], "--tls-secret"),
+        (&["run", "--proxy-protocol"], "--trusted-proxies"),
+        (&["run", "--trusted-proxies", "10.0.0.0/8"], "--proxy-protocol"),
+    ] {
+        let output = ask(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(text(&output.stderr).contains(named), "{arguments:?}: {}", text(&output.stderr));
+    }
 }
 
 #[test]
@@ -67,7 +73,9 @@ fn version_and_help_read_well() {
     let version = ask(&["version"]);
     assert!(text(&version.stdout).contains(env!("CARGO_PKG_VERSION")));
     let help = text(&ask(&["run", "--help"]).stdout);
-    for flag in ["--listen", "--plaintext", "--admin-listen", "--namespace", "--replica-name", "--log-format"] {
+    for flag in
+        ["--listen", "--tls-secret", "--plaintext", "--admin-listen", "--namespace", "--replica-name", "--log-format"]
+    {
         assert!(help.contains(flag), "{flag} is explained");
     }
     assert!(help.contains("OPAMP_OPERATOR_LISTEN"), "each flag names its environment variable");

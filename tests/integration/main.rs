@@ -5,6 +5,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod access_policy;
 mod command_line;
 mod crd_rules;
 mod rule_table;

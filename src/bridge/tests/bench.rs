@@ -35,14 +35,14 @@ use crate::{
     kubernetes::Scope,
     opamp::{
         InstanceUid,
-        identity::Identity,
+        identity::Principal,
         messages::{
             AgentCapabilities as Bit, AgentDescription, AgentDisconnect, AgentToServer, AnyValue, ComponentHealth,
             KeyValue, RemoteConfigStatus, RemoteConfigStatuses, ServerToAgent, any_value,
         },
         session::ConnectionId,
     },
-    server::{Agents, Connection, Exchange, Transport, now},
+    server::{Agents, Connection, Exchange, Protection, Transport, now},
     status::{
         metrics::Metrics as WriterMetrics,
         render::Owner,
@@ -223,7 +223,13 @@ pub(super) async fn pass(time: Duration) {
 }
 
 fn connection(id: ConnectionId, transport: Transport) -> Arc<Connection> {
-    Arc::new(Connection::new(id, transport, Identity::Anonymous, ([10, 0, 0, 7], 40_000).into()))
+    Arc::new(Connection::new(
+        id,
+        transport,
+        Principal::anonymous().into(),
+        ([10, 0, 0, 7], 40_000).into(),
+        Protection::Plain,
+    ))
 }
 
 /// A WebSocket whose far end the test is.

@@ -9,8 +9,8 @@ use super::bench::{Agent, Replica, fleet, namespace_of, pass};
 use crate::{
     api::condition::ConditionType,
     bridge::Bridge,
-    opamp::{InstanceUid, identity::Identity, messages::RemoteConfigStatuses as State, session::ConnectionId},
-    server::{Agents as _, Connection, Transport, now},
+    opamp::{InstanceUid, identity::Principal, messages::RemoteConfigStatuses as State, session::ConnectionId},
+    server::{Agents as _, Connection, Protection, Transport, now},
     status::{queue::Urgency, writer::AgentViews as _},
 };
 
@@ -52,7 +52,8 @@ fn disturb(bridge: &Bridge, uids: &[InstanceUid], number: u64) {
         let id = ConnectionId::new(1_000_000 + number * 1_000 + round);
         let transport = if round % 3 == 0 { Transport::Http } else { Transport::WebSocket };
         let remote = ([10, 0, 0, 7], 40_000).into();
-        let connection = Arc::new(Connection::new(id, transport, Identity::Anonymous, remote));
+        let connection =
+            Arc::new(Connection::new(id, transport, Principal::anonymous().into(), remote, Protection::Plain));
         for uid in uids {
             let mut agent = Agent::of(*uid);
             for message in [agent.report(), agent.about(b"x", State::Failed, "no"), agent.heartbeat()] {

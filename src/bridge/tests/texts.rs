@@ -18,14 +18,14 @@ use crate::{
     kubernetes::{ObjectKey, Scope},
     opamp::{
         InstanceUid,
-        identity::Identity,
+        identity::Principal,
         messages::{
             AgentCapabilities, AgentConfigFile, AgentConfigMap, AgentDescription, AgentToServer, EffectiveConfig,
             ServerToAgent, ServerToAgentFlags,
         },
         session::{ConnectionId, Outbound},
     },
-    server::{Agents as _, Connection, Transport, now},
+    server::{Agents as _, Connection, Protection, Transport, now},
     status::{
         metrics::Metrics as WriterMetrics,
         render::Owner,
@@ -66,7 +66,7 @@ impl Bench {
         let bridge = Bridge::new(settings, surroundings, Metrics::default());
         let remote = ([127, 0, 0, 1], 9).into();
         let (id, transport) = (ConnectionId::new(1), Transport::WebSocket);
-        let socket = Arc::new(Connection::new(id, transport, Identity::Anonymous, remote));
+        let socket = Arc::new(Connection::new(id, transport, Principal::anonymous().into(), remote, Protection::Plain));
         Self { bridge, catalog, texts, socket, uid: InstanceUid::generate(), spoken: 0 }
     }
 

@@ -3,15 +3,12 @@
 use std::{
     future::{Future, poll_fn},
     io,
-    mem::MaybeUninit,
-    net::SocketAddr,
     pin::{Pin, pin},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, ready},
     time::Instant,
 };
 
-use bytes::Bytes;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::{
@@ -24,8 +21,10 @@ use super::{
         admission::Slot,
         connection::Transport,
         pacing::{TokenBucket, tokens},
+        peer::Peer,
+        proxies::CertificateHeader,
         shared::{Shared, now},
-        stream::{Stream, linger},
+        stream::{Rewound, Stream, first_bytes, linger},
     },
     opening::{self, Handshake},
     router::Router,
@@ -35,17 +34,19 @@ use super::{
 /// usual tokens, and no less than hyper asks for.
 const HEAD_BYTES: usize = 16 << 10;
 
-/// What is read before hyper is given the connection: most requests fit.
-const FIRST_BYTES: usize = 2 << 10;
-
 /// Headers of a request; browsers and proxies send about thirty.
 const HEADERS: usize = 64;
 
 /// Serves a connection until it ends or becomes a WebSocket, which then has a task of its own.
-pub async fn serve<S: Stream>(mut stream: S, remote: SocketAddr, slot: Slot, shared: Arc<Shared>) {
-    let open = shared.metrics.open(Transport::Http);
+pub async fn serve<S: Stream>(
+    mut stream: S,
+    peer: Peer,
+    certificate_header: CertificateHeader,
+    slot: Slot,
+    shared: Arc<Shared>,
+) {
+    let (open, remote) = (shared.metrics.open(Transport::Http), peer.address);
     let progress = Arc::new(Progress::new(&shared, now().instant));
-    // Whoever says nothing costs no buffers.
     let first = match timeout(shared.limits.head_timeout, first_bytes(&mut stream)).await {
         Ok(first) if !first.is_empty() => first,
         Ok(_) => return,
@@ -54,13 +55,15 @@ pub async fn serve<S: Stream>(mut stream: S, remote: SocketAddr, slot: Slot, sha
             return;
         }
     };
+    let (standing, peer) = (slot.standing, Arc::new(peer));
     let router =
-        Router { shared: Arc::clone(&shared), remote, standing: slot.standing, progress: Arc::clone(&progress) };
-    let watched = Watched { stream, first, progress: Arc::clone(&progress), shared: Arc::clone(&shared) };
+        Router { shared: Arc::clone(&shared), peer, certificate_header, standing, progress: Arc::clone(&progress) };
+    let stream = Rewound::new(first, stream);
+    let watched = Watched { stream, progress: Arc::clone(&progress), shared: Arc::clone(&shared) };
     let mut connection = builder().serve_connection(TokioIo::new(watched), router);
     let outcome = drive(&mut connection, &progress, &shared).await;
     let parts = connection.into_parts();
-    let stream = parts.io.into_inner().stream;
+    let stream = parts.io.into_inner().stream.into_stream();
     drop(open);
     match outcome {
         Outcome::Handshake(handshake) => {
@@ -95,17 +98,6 @@ fn builder() -> http1::Builder {
 /// Ends a connection in order. Whoever does not follow in time is cut off.
 async fn end<S: Stream>(mut stream: S, shared: &Shared) {
     let _ = timeout(shared.limits.close_timeout, linger(&mut stream)).await;
-}
-
-/// Waits for the first bytes; none mean that the peer has ended the connection.
-async fn first_bytes<S: Stream>(stream: &mut S) -> Bytes {
-    poll_fn(|context| {
-        let mut storage = [const { MaybeUninit::uninit() }; FIRST_BYTES];
-        let mut buffer = ReadBuf::uninit(&mut storage);
-        let read = ready!(Pin::new(&mut *stream).poll_read(context, &mut buffer));
-        Poll::Ready(read.map_or_else(|_| Bytes::new(), |()| Bytes::copy_from_slice(buffer.filled())))
-    })
-    .await
 }
 
 /// How hyper's part ended.
@@ -245,15 +237,13 @@ impl Progress {
 
 /// A stream that tells when something arrives, and when nothing leaves.
 struct Watched<S> {
-    stream: S,
-    /// What was read before; comes before everything else.
-    first: Bytes,
+    stream: Rewound<S>,
     progress: Arc<Progress>,
     shared: Arc<Shared>,
 }
 
 impl<S> Watched<S> {
-    fn note(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn note<T>(&self, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         match written {
             Poll::Ready(_) => self.progress.wrote(),
             Poll::Pending => self.progress.blocked(now().instant + self.shared.limits.write_timeout),
@@ -268,11 +258,6 @@ impl<S: Stream> AsyncRead for Watched<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.first.is_empty() {
-            let length = self.first.len().min(buffer.remaining());
-            buffer.put_slice(&self.first.split_to(length));
-            return Poll::Ready(Ok(()));
-        }
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
         if buffer.filled().len() > before {
@@ -289,7 +274,9 @@ impl<S: Stream> AsyncWrite for Watched<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        // TLS takes more than it can pass on.
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.note(flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -1,4 +1,4 @@
-//! A handshake that waits for its turn, and then becomes a WebSocket.
+//! A handshake that waits to be known and for its turn, and then becomes a WebSocket.
 //!
 //! Thousands may wait at the same time, therefore without hyper: its buffers are 12 kB a connection, and freed memory in
 //! small pieces does not go back to the system. So the answer, 101 or 503, is written here.
@@ -12,7 +12,7 @@ use std::{
 };
 
 use bytes::{Buf, Bytes, BytesMut};
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderValue, Response, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt, Collected};
 use tokio::{
     io::{AsyncWriteExt, ReadBuf},
@@ -21,9 +21,10 @@ use tokio::{
 
 use super::{
     super::{
-        admission::{Slot, Turn, Unreported},
-        connection::Connection,
+        admission::{Slot, Unreported},
+        connection::{Connection, Transport},
         metrics::HandshakeOutcome,
+        peer::Peer,
         shared::{Shared, now},
         stream::{Stream, linger},
         websocket::{self, Conversation, Opened},
@@ -35,56 +36,74 @@ use super::{
 /// What a client may send before its 101, though it should not. More stays in its socket.
 const EARLY_BYTES: usize = 16 << 10;
 
-/// A handshake that was understood and admitted.
+/// A request that opens a WebSocket, if whoever it comes from may.
 pub struct Handshake {
     /// The value of `Sec-WebSocket-Accept`.
     pub accept: HeaderValue,
-    /// When it may be answered.
-    pub turn: Turn,
-    pub connection: Arc<Connection>,
+    pub request: Box<Parts>,
+    pub peer: Arc<Peer>,
 }
 
-/// Waits for the turn, answers, and serves the WebSocket to its end.
+/// What a handshake gets that is answered with 101.
+struct Admitted {
+    connection: Arc<Connection>,
+    unreported: Unreported,
+}
+
+/// Finds out who it is, waits for the turn, answers, and serves the WebSocket to its end.
 pub async fn open<S: Stream>(mut stream: S, early: Bytes, handshake: Handshake, slot: Slot, shared: Arc<Shared>) {
-    let Handshake { accept, turn, connection } = handshake;
+    let Handshake { accept, request, peer } = handshake;
     let mut early = BytesMut::from(early);
-    let Some(admitted) = wait(&mut stream, &mut early, turn, &shared).await else { return };
-    let (reply, unreported) = match admitted {
-        Ok(unreported) => (switching(accept), Some(unreported)),
-        Err(overload) => (Rejection::from(overload).reply(shared.retry_after()), None),
+    let admitted = tokio::select! {
+        biased;
+        admitted = admit(request, peer, &shared) => admitted,
+        // Whoever does not wait leaves nothing behind.
+        () = leaves(&mut stream, &mut early) => return,
     };
-    if !write(&mut stream, reply, &shared).await {
+    let Admitted { connection, unreported } = match admitted {
+        Ok(admitted) => admitted,
+        Err(rejection) => return refuse(stream, &rejection, &shared).await,
+    };
+    shared.metrics.handshake(HandshakeOutcome::Opened);
+    if !write(&mut stream, switching(accept), &shared).await {
         return;
     }
-    let Some(unreported) = unreported else {
-        // Whoever does not end in time is cut off.
-        let _ = timeout(shared.limits.close_timeout, linger(&mut stream)).await;
-        return;
-    };
     // Boxed: a future keeps a place for each move of what it owns.
     let conversation = Box::new(Conversation::new(Arc::clone(&shared), Arc::clone(&connection), unreported, now()));
     websocket::serve(Opened { stream, early: early.freeze(), conversation, connection, slot }, shared).await;
 }
 
-/// `None` means that the client did not wait.
-async fn wait<S: Stream>(
-    stream: &mut S,
-    early: &mut BytesMut,
-    turn: Turn,
-    shared: &Shared,
-) -> Option<Result<Unreported, Overload>> {
-    let _waiting = shared.metrics.wait();
-    let admitted = tokio::select! {
+/// Admits whoever may open a WebSocket, when there is room for it (AUTH-02, THR-04).
+async fn admit(request: Box<Parts>, peer: Arc<Peer>, shared: &Shared) -> Result<Admitted, Rejection> {
+    let principal = tokio::select! {
         biased;
-        () = shared.drain.started() => Err(Overload::Draining),
-        () = sleep_until(turn.at.into()) => shared.admission.unreported().ok_or(Overload::Unreported),
-        () = leaves(stream, early) => return None,
+        () = shared.drain.started() => return Err(Overload::Draining.into()),
+        principal = shared.authenticate(&request, &peer) => principal?,
     };
-    shared.metrics.handshake(match admitted {
-        Ok(_) => HandshakeOutcome::Opened,
-        Err(overload) => Rejection::from(overload).outcome(),
-    });
-    Some(admitted)
+    drop(request);
+    if shared.admission.is_crowded() {
+        return Err(Overload::Unreported.into());
+    }
+    let turn = shared.admission.turn(now().instant).ok_or(Overload::Handshakes)?;
+    let _waiting = shared.metrics.wait();
+    let unreported = tokio::select! {
+        biased;
+        () = shared.drain.started() => return Err(Overload::Draining.into()),
+        () = sleep_until(turn.at.into()) => shared.admission.unreported().ok_or(Overload::Unreported)?,
+    };
+    Ok(Admitted { connection: shared.connection(Transport::WebSocket, principal, &peer), unreported })
+}
+
+/// Answers whoever is not admitted, and ends the connection.
+async fn refuse<S: Stream>(mut stream: S, rejection: &Rejection, shared: &Shared) {
+    tracing::debug!(status = rejection.status().as_u16(), %rejection, "handshake rejected");
+    shared.metrics.handshake(rejection.outcome());
+    let mut reply = rejection.reply(shared.retry_after());
+    reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    if write(&mut stream, reply, shared).await {
+        // Whoever does not end in time is cut off.
+        let _ = timeout(shared.limits.close_timeout, linger(&mut stream)).await;
+    }
 }
 
 /// Waits until the client ends the connection.
@@ -119,7 +138,11 @@ fn switching(accept: HeaderValue) -> Reply {
 async fn write<S: Stream>(stream: &mut S, reply: Reply, shared: &Shared) -> bool {
     shared.metrics.responded(reply.status().as_u16());
     let mut bytes = encode(reply).await;
-    matches!(timeout(shared.limits.write_timeout, stream.write_all_buf(&mut bytes)).await, Ok(Ok(())))
+    let written = async {
+        stream.write_all_buf(&mut bytes).await?;
+        stream.flush().await
+    };
+    matches!(timeout(shared.limits.write_timeout, written).await, Ok(Ok(())))
 }
 
 /// A response as HTTP/1.1 has it on the wire.
@@ -145,10 +168,12 @@ async fn encode(reply: Reply) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::super::{Limits, connection::Transport, tests::Harness},
+        super::super::{
+            Limits,
+            tests::{Harness, peer},
+        },
         *,
     };
-    use crate::opamp::identity::Identity;
 
     #[tokio::test]
     async fn replies_are_written_as_http_has_them() {
@@ -172,12 +197,11 @@ mod tests {
     #[tokio::test]
     async fn a_websocket_costs_little_while_it_waits_and_while_it_is_idle() {
         let harness = Harness::new(Limits::default());
-        let connection =
-            harness.shared.connection(Transport::WebSocket, Identity::Anonymous, ([192, 0, 2, 1], 40_000).into());
         let slot = harness.shared.admission.slot().await.unwrap();
         let (stream, _peer) = tokio::io::duplex(1);
-        let turn = harness.shared.admission.turn(now().instant).unwrap();
-        let handshake = Handshake { accept: HeaderValue::from_static(""), turn, connection };
+        let (request, ()) = http::Request::new(()).into_parts();
+        let handshake =
+            Handshake { accept: HeaderValue::from_static(""), request: Box::new(request), peer: Arc::new(peer()) };
         let task = open(stream, Bytes::new(), handshake, slot, Arc::clone(&harness.shared));
         let bytes = size_of_val(&task) + size_of::<Conversation>() + size_of::<Connection>();
         assert!(bytes < 2_500, "{bytes}");

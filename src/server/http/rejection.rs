@@ -7,6 +7,7 @@ use super::{
     super::{
         agents::Refusal,
         metrics::HandshakeOutcome,
+        proxies::HeaderError,
         room::StoreError,
         websocket::handshake::{self, HandshakeError},
     },
@@ -30,9 +31,12 @@ pub enum Rejection {
     /// It opens no WebSocket.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
+    /// A proxy says who it is in a way that is not understood.
+    #[error(transparent)]
+    ClientCertificate(#[from] HeaderError),
     /// AUTH-03.
     #[error(transparent)]
-    Unauthorized(#[from] Refusal),
+    Refused(#[from] Refusal),
     /// The body did not arrive.
     #[error(transparent)]
     Body(#[from] BodyError),
@@ -74,15 +78,18 @@ impl Rejection {
             Self::MediaType | Self::Coding(CodingError::Unknown) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Handshake(HandshakeError::Version) => StatusCode::UPGRADE_REQUIRED,
             Self::Handshake(HandshakeError::Method | HandshakeError::NoUpgrade | HandshakeError::Key)
+            | Self::ClientCertificate(_)
             | Self::Coding(CodingError::Corrupt(_))
             | Self::Body(BodyError::Broken(_)) => StatusCode::BAD_REQUEST,
-            Self::Unauthorized(_) => StatusCode::UNAUTHORIZED,
+            Self::Refused(Refusal::Unauthorized { .. }) => StatusCode::UNAUTHORIZED,
+            Self::Refused(Refusal::Forbidden { .. }) => StatusCode::FORBIDDEN,
+            Self::Refused(Refusal::TooManyFailures { .. }) => StatusCode::TOO_MANY_REQUESTS,
             Self::Body(BodyError::Store(error)) | Self::Coding(CodingError::Store(error)) => match error {
                 StoreError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
                 StoreError::NoRoom => StatusCode::SERVICE_UNAVAILABLE,
             },
             Self::Body(BodyError::TooSlow) => StatusCode::REQUEST_TIMEOUT,
-            Self::Overload(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Refused(Refusal::Unavailable { .. }) | Self::Overload(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::NoAnswer => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -91,7 +98,10 @@ impl Rejection {
     #[must_use]
     pub fn outcome(&self) -> HandshakeOutcome {
         match self {
-            Self::Unauthorized(_) => HandshakeOutcome::Unauthorized,
+            Self::Refused(Refusal::Unauthorized { .. }) => HandshakeOutcome::Unauthorized,
+            Self::Refused(Refusal::Forbidden { .. }) => HandshakeOutcome::Forbidden,
+            Self::Refused(Refusal::TooManyFailures { .. }) => HandshakeOutcome::TooManyFailures,
+            Self::Refused(Refusal::Unavailable { .. }) => HandshakeOutcome::Unavailable,
             Self::Overload(Overload::Connections) => HandshakeOutcome::TooManyConnections,
             Self::Overload(Overload::Handshakes) => HandshakeOutcome::QueueFull,
             Self::Overload(Overload::Unreported) => HandshakeOutcome::TooManyUnreported,
@@ -100,6 +110,7 @@ impl Rejection {
             | Self::Method
             | Self::MediaType
             | Self::Handshake(_)
+            | Self::ClientCertificate(_)
             | Self::Body(_)
             | Self::Coding(_)
             | Self::NoAnswer => HandshakeOutcome::Malformed,
@@ -125,11 +136,17 @@ impl Rejection {
                 headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
                 headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
             }
-            Self::Unauthorized(refusal) => {
-                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(refusal.challenge));
+            Self::Refused(Refusal::Unauthorized { challenge, message: _ }) => {
+                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+            }
+            Self::Refused(Refusal::TooManyFailures { retry_after }) => {
+                let seconds = u64::try_from(retry_after.as_millis().div_ceil(1_000)).unwrap_or(u64::MAX);
+                headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+                headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             Self::Body(BodyError::Store(StoreError::NoRoom))
             | Self::Coding(CodingError::Store(StoreError::NoRoom))
+            | Self::Refused(Refusal::Unavailable { .. })
             | Self::Overload(_) => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from(retry_after));
                 headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -139,6 +156,8 @@ impl Rejection {
             }
             Self::Path
             | Self::MediaType
+            | Self::ClientCertificate(_)
+            | Self::Refused(Refusal::Forbidden { .. })
             | Self::Coding(CodingError::Corrupt(_) | CodingError::Store(StoreError::TooLarge(_)))
             | Self::Handshake(HandshakeError::Method | HandshakeError::NoUpgrade | HandshakeError::Key)
             | Self::NoAnswer => {}

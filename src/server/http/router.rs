@@ -3,7 +3,6 @@
 use std::{
     convert::Infallible,
     future::{Future, pending},
-    net::SocketAddr,
     pin::Pin,
     sync::Arc,
 };
@@ -18,6 +17,8 @@ use super::{
     super::{
         admission::Standing,
         connection::Transport,
+        peer::Peer,
+        proxies::{CertificateHeader, HeaderError, take_certificates},
         shared::{Shared, now},
         websocket::handshake,
     },
@@ -42,7 +43,9 @@ pub type Reply = Response<Full<Chain<Bytes, Bytes>>>;
 #[derive(Clone)]
 pub struct Router {
     pub shared: Arc<Shared>,
-    pub remote: SocketAddr,
+    /// As the connection shows it.
+    pub peer: Arc<Peer>,
+    pub certificate_header: CertificateHeader,
     pub standing: Standing,
     pub progress: Arc<Progress>,
 }
@@ -77,18 +80,18 @@ impl Router {
     async fn answer(&self, request: Request<Incoming>) -> Reply {
         let (parts, body) = request.into_parts();
         let opens = parts.method == Method::GET && parts.headers.contains_key(header::UPGRADE);
-        let outcome = self.serve(&parts, body).await;
+        let outcome = self.serve(parts, body).await;
         outcome.unwrap_or_else(|rejection| {
             if opens {
                 self.shared.metrics.handshake(rejection.outcome());
             }
-            tracing::debug!(remote = %self.remote, status = rejection.status().as_u16(), %rejection, "request rejected");
+            tracing::debug!(remote = %self.peer.address, status = rejection.status().as_u16(), %rejection, "request rejected");
             rejection.reply(self.shared.retry_after())
         })
     }
 
     /// Serves whoever may be served at all, at the pace of the connection.
-    async fn serve(&self, parts: &Parts, body: Incoming) -> Result<Reply, Rejection> {
+    async fn serve(&self, mut parts: Parts, body: Incoming) -> Result<Reply, Rejection> {
         match self.standing {
             Standing::Regular => {}
             Standing::Surplus => return Err(Overload::Connections.into()),
@@ -96,15 +99,16 @@ impl Router {
         if let Some(turn) = self.progress.pace(now().instant) {
             sleep_until(turn.into()).await;
         }
-        match route(parts, &self.shared.path)? {
-            Route::Message => self.receive(parts, body).await,
-            Route::WebSocket(accept) => self.open(parts, accept).await,
+        let peer = self.peer(&mut parts.headers)?;
+        match route(&parts, &self.shared.path)? {
+            Route::Message => self.receive(&parts, &peer, body).await,
+            Route::WebSocket(accept) => self.open(Box::new(parts), peer, accept).await,
         }
     }
 
     /// One message and its answer (HTTP-01, HTTP-02).
-    async fn receive(&self, parts: &Parts, body: Incoming) -> Result<Reply, Rejection> {
-        let identity = self.shared.agents.authenticate(parts, self.remote)?;
+    async fn receive(&self, parts: &Parts, peer: &Peer, body: Incoming) -> Result<Reply, Rejection> {
+        let principal = self.shared.authenticate(parts, peer).await?;
         let coding = coding::of_request(&parts.headers)?;
         let received = body::read(body, &self.shared).await?;
         let shared = &self.shared;
@@ -117,7 +121,7 @@ impl Router {
             }
         };
         self.progress.charge(payload.len(), now().instant);
-        let connection = shared.connection(Transport::Http, identity, self.remote);
+        let connection = shared.connection(Transport::Http, principal, peer);
         let exchange = shared.agents.receive(&connection, payload, now());
         if let Some(violation) = &exchange.violation {
             shared.metrics.violated(violation.rule());
@@ -155,18 +159,20 @@ impl Router {
         reply
     }
 
-    /// Admits the opening of a WebSocket. Then the connection is no longer the router's, and the request gets no reply
-    /// from here.
-    async fn open(&self, parts: &Parts, accept: HeaderValue) -> Result<Reply, Rejection> {
-        let shared = &self.shared;
-        let identity = shared.agents.authenticate(parts, self.remote)?;
-        if shared.admission.is_crowded() {
-            return Err(Overload::Unreported.into());
-        }
-        let turn = shared.admission.turn(now().instant).ok_or(Overload::Handshakes)?;
-        let connection = shared.connection(Transport::WebSocket, identity, self.remote);
-        self.progress.open(Handshake { accept, turn, connection });
+    /// Hands over the opening of a WebSocket: the connection is no longer the router's, and the request gets no reply from
+    /// here.
+    async fn open(&self, request: Box<Parts>, peer: Arc<Peer>, accept: HeaderValue) -> Result<Reply, Rejection> {
+        self.progress.open(Handshake { accept, request, peer });
         pending().await
+    }
+
+    /// Who speaks in this request: behind a proxy, the next may be another's.
+    fn peer(&self, headers: &mut HeaderMap) -> Result<Arc<Peer>, HeaderError> {
+        let told = take_certificates(headers, self.certificate_header)?;
+        Ok(match told {
+            None => Arc::clone(&self.peer),
+            Some(certificates) => Arc::new(Peer { certificates: Some(certificates), ..(*self.peer).clone() }),
+        })
     }
 }
 

@@ -1,8 +1,4 @@
-use std::{
-    net::SocketAddr,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use prometheus_client::{encoding::text::encode, registry::Registry};
@@ -15,7 +11,7 @@ use tokio::{
 use super::{
     Echo, Harness, Limits, Metrics,
     client::{Client, Frame},
-    passed,
+    endpoint, passed,
 };
 use crate::server::{Server, raise_descriptor_limit};
 
@@ -122,7 +118,7 @@ async fn who_leaves_the_queue_leaves_nothing_behind() {
 async fn of_many_at_once_each_is_served_or_refused_and_served_on_retry() {
     const CLIENTS: usize = 120;
     let (sender, _seen) = mpsc::unbounded_channel();
-    let agents = Arc::new(Echo { seen: sender, tail: Mutex::default() });
+    let agents = Arc::new(Echo::new(sender));
     // A busy machine must not make a client look silent.
     let patient = Limits { head_timeout: Duration::from_secs(600), ..Limits::default() };
     let limits = Limits { handshakes_per_second: 1_000, handshake_queue: 20, unreported: 30, ..patient };
@@ -130,8 +126,7 @@ async fn of_many_at_once_each_is_served_or_refused_and_served_on_retry() {
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry);
     let generation = watch::Sender::new(0);
-    let address = ([127, 0, 0, 1], 0).into();
-    let server = Server::bind(address, "/v1/opamp", limits, agents, generation.subscribe(), metrics).unwrap();
+    let server = Server::bind(endpoint(), limits, agents, generation.subscribe(), metrics).unwrap();
     let mut reported = Vec::new();
     while reported.len() < CLIENTS {
         let attempts = (reported.len()..CLIENTS).map(|_| attempt(server.local_address()));

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+#[derive(Debug)]
 pub struct Client<S>(pub S);
 
 /// A response, as it came.

@@ -1,7 +1,4 @@
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use tokio::{
@@ -13,7 +10,7 @@ use tokio::{
 use super::{
     Echo, Harness, Limits, Metrics,
     client::{Client, Frame},
-    passed,
+    endpoint, passed,
 };
 use crate::server::{Drained, Server, shared::now};
 
@@ -83,12 +80,10 @@ async fn a_request_in_flight_is_answered() {
 #[tokio::test]
 async fn a_drained_listener_has_nothing_left() {
     let (sender, _seen) = mpsc::unbounded_channel();
-    let agents = Arc::new(Echo { seen: sender, tail: Mutex::default() });
+    let agents = Arc::new(Echo::new(sender));
     let generation = watch::Sender::new(0);
-    let address = ([127, 0, 0, 1], 0).into();
     let limits = Limits::default();
-    let server =
-        Server::bind(address, "/v1/opamp/", limits, agents, generation.subscribe(), Metrics::default()).unwrap();
+    let server = Server::bind(endpoint(), limits, agents, generation.subscribe(), Metrics::default()).unwrap();
     let local = server.local_address();
     let mut clients = join_all((0..20).map(|_| async {
         let mut client = Client::new(TcpStream::connect(local).await.unwrap());

@@ -374,11 +374,11 @@ mod tests {
         super::super::{
             Limits,
             shared::now,
-            tests::{Harness, client::frame},
+            tests::{Harness, client::frame, peer},
         },
         *,
     };
-    use crate::opamp::identity::Identity;
+    use crate::opamp::identity::Principal;
 
     /// What a hostile peer can send, whole frames more often than noise so that it gets far.
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -399,7 +399,7 @@ mod tests {
             let limits = Limits { message_bytes: 500, messages_per_second: 1, message_burst: 20, ..Limits::default() };
             let harness = Harness::new(limits);
             let connection =
-                harness.shared.connection(Transport::WebSocket, Identity::Anonymous, ([192, 0, 2, 1], 1).into());
+                harness.shared.connection(Transport::WebSocket, Principal::anonymous().into(), &peer());
             let unreported = harness.shared.admission.unreported().unwrap();
             let mut time = now();
             let mut conversation = Conversation::new(Arc::clone(&harness.shared), connection, unreported, time);

@@ -203,7 +203,12 @@ async fn write<S: Stream>(stream: &mut S, outgoing: Outgoing, shared: &Shared) -
             Err(_) => return Err(Ending::Cut(CloseReason::NotReading)),
         }
     }
-    Ok(())
+    // TLS takes more than it can pass on.
+    match timeout(shared.limits.write_timeout, stream.flush()).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(_)) => Err(Ending::Lost),
+        Err(_) => Err(Ending::Cut(CloseReason::NotReading)),
+    }
 }
 
 /// The closing handshake (RFC 6455 §7.1, CONN-04, CONN-05).

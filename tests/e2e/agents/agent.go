@@ -25,9 +25,17 @@ type agent struct {
 	reports   *reports
 	startedAt uint64
 
+	// switching lets one change of the connection happen at a time.
+	switching sync.Mutex
+
 	mutex  sync.Mutex
 	client client.OpAMPClient // nil while stopped
 	seen   seen
+	// connection is how it connects, and key the private key that it asks certificates for, in PEM.
+	connection   connection
+	key          []byte
+	current      types.InstanceUid // uid, or the one that it was given last
+	settingsHash []byte            // of the last offer of connection settings
 	// status is what a real agent keeps on its disk: what it last reported of a configuration.
 	status  *protobufs.RemoteConfigStatus
 	running *protobufs.AgentConfigMap
@@ -44,6 +52,10 @@ type seen struct {
 	failed      string // hash
 	text        string // of what it runs
 	newUid      string
+	settings    int    // offers of connection settings
+	switched    int    // times that it reconnected with other settings
+	serial      string // of the certificate that it connects with
+	lastError   string // of the last error response
 }
 
 // instanceUid is the same for the same seed and index, and has the form of a version 7 UUID.
@@ -63,7 +75,7 @@ func uidText(uid types.InstanceUid) string {
 func newAgent(index int, options *options, reports *reports) *agent {
 	return &agent{
 		index: index, uid: instanceUid(options.seed, index), options: options, reports: reports,
-		startedAt: uint64(time.Now().UnixNano()),
+		startedAt: uint64(time.Now().UnixNano()), connection: options.connection,
 	}
 }
 
@@ -81,9 +93,12 @@ func (a *agent) start(ctx context.Context) error {
 		return nil
 	}
 	a.client = c
-	status := a.status
+	status, connection := a.status, a.connection
+	if a.current == (types.InstanceUid{}) {
+		a.current = a.uid
+	}
 	a.mutex.Unlock() // the library asks for the effective configuration while it starts
-	if err := a.startClient(ctx, c, status); err != nil {
+	if err := a.startClient(ctx, c, status, connection); err != nil {
 		a.mutex.Lock()
 		a.client = nil
 		a.mutex.Unlock()
@@ -92,7 +107,7 @@ func (a *agent) start(ctx context.Context) error {
 	return nil
 }
 
-func (a *agent) startClient(ctx context.Context, c client.OpAMPClient, status *protobufs.RemoteConfigStatus) error {
+func (a *agent) startClient(ctx context.Context, c client.OpAMPClient, status *protobufs.RemoteConfigStatus, via connection) error {
 	if err := c.SetAgentDescription(a.description(nil)); err != nil {
 		return err
 	}
@@ -104,15 +119,22 @@ func (a *agent) startClient(ctx context.Context, c client.OpAMPClient, status *p
 		return err
 	}
 	settings := types.StartSettings{
-		OpAMPServerURL:     a.options.endpoint,
-		InstanceUid:        a.uid,
+		OpAMPServerURL:     via.endpoint,
+		Header:             via.header,
+		TLSConfig:          via.tls,
+		InstanceUid:        a.currentUid(),
 		RemoteConfigStatus: status,
 		HeartbeatInterval:  &a.options.heartbeat,
+
+		LastConnectionSettingsStatus: via.status,
 		Callbacks: types.Callbacks{
 			OnConnect:       func(context.Context) { a.connected() },
 			OnConnectFailed: func(_ context.Context, err error) { a.connectFailed(err) },
 			OnError:         func(_ context.Context, err *protobufs.ServerErrorResponse) { a.refused(err) },
 			OnMessage:       a.received,
+			OnOpampConnectionSettings: func(_ context.Context, settings *protobufs.OpAMPConnectionSettings) error {
+				return a.offeredSettings(settings)
+			},
 			GetEffectiveConfig: func(context.Context) (*protobufs.EffectiveConfig, error) {
 				return a.effectiveConfig(), nil
 			},
@@ -143,6 +165,10 @@ func (a *agent) capabilities() protobufs.AgentCapabilities {
 		set |= protobufs.AgentCapabilities_AgentCapabilities_AcceptsRemoteConfig |
 			protobufs.AgentCapabilities_AgentCapabilities_ReportsRemoteConfig |
 			protobufs.AgentCapabilities_AgentCapabilities_ReportsEffectiveConfig
+	}
+	if a.options.credentials.settings {
+		set |= protobufs.AgentCapabilities_AgentCapabilities_AcceptsOpAMPConnectionSettings |
+			protobufs.AgentCapabilities_AgentCapabilities_ReportsConnectionSettingsStatus
 	}
 	return set
 }
@@ -210,6 +236,12 @@ func (a *agent) note(change func(*seen)) {
 	change(&a.seen)
 }
 
+func (a *agent) currentUid() types.InstanceUid {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	return a.current
+}
+
 func (a *agent) look() seen {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
@@ -219,6 +251,14 @@ func (a *agent) look() seen {
 func (a *agent) connected() {
 	a.note(func(s *seen) { s.connections++ })
 	a.reports.event(a, "connected", nil)
+	a.mutex.Lock()
+	asks := a.options.credentials.csr && a.connection.serial == "" && a.key == nil
+	a.mutex.Unlock()
+	if asks {
+		if err := a.requestCertificate(); err != nil {
+			a.reports.event(a, "problem", fields{"error": err.Error()})
+		}
+	}
 }
 
 func (a *agent) connectFailed(err error) {
@@ -227,15 +267,23 @@ func (a *agent) connectFailed(err error) {
 }
 
 func (a *agent) refused(err *protobufs.ServerErrorResponse) {
-	a.note(func(s *seen) { s.errors++ })
+	a.note(func(s *seen) { s.errors++; s.lastError = err.GetErrorMessage() })
 	a.reports.event(a, "error-response", fields{"type": err.GetType().String(), "error": err.GetErrorMessage()})
 }
 
 func (a *agent) received(ctx context.Context, message *types.MessageData) {
 	if identity := message.AgentIdentification; identity != nil && len(identity.NewInstanceUid) == 16 {
 		uid := types.InstanceUid(identity.NewInstanceUid)
-		a.note(func(s *seen) { s.newUid = uidText(uid) })
+		a.mutex.Lock()
+		a.seen.newUid = uidText(uid)
+		a.current = uid // the library has taken it already; a new connection begins with it
+		a.mutex.Unlock()
 		a.reports.event(a, "new-uid", fields{"new": uidText(uid)})
+	}
+	if message.OfferedConnectionsSettingsHash != nil {
+		a.mutex.Lock()
+		a.settingsHash = message.OfferedConnectionsSettingsHash
+		a.mutex.Unlock()
 	}
 	if message.RemoteConfig != nil {
 		a.offered(ctx, message.RemoteConfig)

@@ -21,6 +21,8 @@ import (
 //	{"do": "running", "agents": [7]}   → the text that the agent runs
 //	{"do": "health", "agents": [1, 2], "healthy": false, "error": "why"}
 //	{"do": "describe", "agents": [3], "attributes": {"key": "value"}}   changes non-identifying attributes
+//	{"do": "request"}   asks for a certificate, for the same key as before
+//	{"do": "identity", "agents": [0]}  → uid, serial, certificate and key in PEM, last error response of one agent
 //	{"do": "stop"}  {"do": "start"}    goodbye, and back with what was last reported
 //
 // Commands are carried out one after another, except that a wait lets later ones go on.
@@ -92,6 +94,13 @@ func carryOut(ctx context.Context, c command, swarm *swarm) (fields, error) {
 			return nil, errors.New("no such agent")
 		}
 		return fields{"text": agents[0].look().text}, nil
+	case "request":
+		return nil, swarm.each(agents, (*agent).requestCertificate)
+	case "identity":
+		if len(agents) == 0 {
+			return nil, errors.New("no such agent")
+		}
+		return agents[0].identity(), nil
 	case "health":
 		return nil, swarm.each(agents, func(a *agent) error { return a.setHealth(c.Healthy, c.Error) })
 	case "describe":

@@ -65,6 +65,8 @@ type options struct {
 	identifying    attributes
 	nonIdentifying attributes
 	behaviour      behaviour
+	credentials    credentials
+	connection     connection
 	events         bool
 }
 
@@ -113,6 +115,13 @@ func parse(arguments []string) (options, error) {
 	set.BoolVar(&o.behaviour.ignore, "ignore", false, "never answer an offer")
 	set.DurationVar(&o.behaviour.delay, "delay", 0, "time between APPLYING and APPLIED")
 	set.BoolVar(&o.behaviour.noConfig, "no-config", false, "do not accept remote configuration")
+	set.Var(&o.credentials.headers, "header", "header of every request, Name: value; may be repeated")
+	set.StringVar(&o.credentials.ca, "ca", "", "file with the CAs that the server may be of")
+	set.StringVar(&o.credentials.certificate, "certificate", "", "file with the client certificate to begin with")
+	set.StringVar(&o.credentials.key, "key", "", "file with its private key")
+	set.BoolVar(&o.credentials.settings, "settings", false, "accept connection settings, and reconnect with them")
+	set.BoolVar(&o.credentials.csr, "csr", false, "ask for a certificate as soon as connected")
+	set.BoolVar(&o.credentials.badSettings, "refuse-settings", false, "report FAILED for connection settings")
 	set.BoolVar(&o.events, "events", false, "print an event for all that happens to an agent, not replies only")
 	if err := set.Parse(arguments); err != nil {
 		return o, err
@@ -148,6 +157,11 @@ func (o *options) settle() error {
 	if len(o.identifying) == 0 { // the library does not start without a description
 		o.identifying = attributes{{"service.name", "otelcol"}, {"service.instance.id", "{uid}"}}
 	}
+	connection, err := o.credentials.newConnection(o.endpoint)
+	if err != nil {
+		return err
+	}
+	o.connection = connection
 	if o.count < 0 || o.heartbeat < 0 || o.startRate < 0 {
 		return errors.New("numbers may not be negative")
 	}

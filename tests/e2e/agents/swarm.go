@@ -88,10 +88,16 @@ type condition struct {
 	Running     string `json:"running"`     // text in what it runs
 	NewUid      bool   `json:"new_uid"`     // was given another instance uid
 	Errors      int    `json:"errors"`      // got at least as many error responses
+	Failures    int    `json:"failures"`    // failed to connect at least this often
+	Settings    int    `json:"settings"`    // was offered connection settings at least this often
+	Switched    int    `json:"switched"`    // reconnected with other settings at least this often
+	Certificate string `json:"certificate"` // serial of the certificate that it connects with; "*": any
 }
 
 func (c condition) holds(s seen) bool {
 	return s.connections >= c.Connections && s.offers >= c.Offers && s.errors >= c.Errors &&
+		s.failures >= c.Failures && s.settings >= c.Settings && s.switched >= c.Switched &&
+		matches(c.Certificate, s.serial) &&
 		matches(c.Applied, s.applied) && matches(c.Failed, s.failed) &&
 		strings.Contains(s.text, c.Running) && (!c.NewUid || s.newUid != "")
 }
@@ -133,14 +139,15 @@ func (s *swarm) wait(ctx context.Context, agents []*agent, c condition, want int
 
 // summary counts what happened to these agents.
 func (s *swarm) summary(agents []*agent) fields {
-	connected, connections, failures, errors, offers, newUids := 0, 0, 0, 0, 0, 0
-	applied, failed, offered := map[string]int{}, map[string]int{}, map[string]int{}
+	connected, connections, failures, errors, offers, newUids, settings := 0, 0, 0, 0, 0, 0, 0
+	applied, failed, offered, serials := map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
 	for _, a := range agents {
 		seen := a.look()
 		connections += seen.connections
 		failures += seen.failures
 		errors += seen.errors
 		offers += seen.offers
+		settings += seen.settings
 		if seen.connections > 0 {
 			connected++
 		}
@@ -150,10 +157,12 @@ func (s *swarm) summary(agents []*agent) fields {
 		tally(applied, seen.applied)
 		tally(failed, seen.failed)
 		tally(offered, seen.offered)
+		tally(serials, seen.serial)
 	}
 	return fields{
 		"agents": len(agents), "ever_connected": connected, "connections": connections, "connect_failures": failures,
 		"error_responses": errors, "offers": offers, "new_uids": newUids,
+		"settings": settings, "certificates": serials,
 		"applied": applied, "failed": failed, "offered": offered,
 	}
 }
