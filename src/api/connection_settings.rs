@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{agent_fleet::not_observed, condition, duration, enrollment::SecretReference, remote_config::KeyReference};
 
 /// Where agents connect, and with what.
+#[expect(clippy::duplicated_attributes, reason = "two columns may have one type")]
 #[derive(Clone, CustomResource, Debug, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[kube(
     group = "opamp.dev",

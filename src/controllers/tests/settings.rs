@@ -85,7 +85,9 @@ impl Kept {
         }
         let path = path.trim_end_matches("/status");
         match *method {
-            Method::GET => self.objects.get(path).cloned().map_or(failure(404, "NotFound"), |object| (200, object)),
+            Method::GET => {
+                self.objects.get(path).cloned().map_or_else(|| failure(404, "NotFound"), |object| (200, object))
+            }
             Method::POST => {
                 let path = format!("{path}/{}", body["metadata"]["name"].as_str().expect("a name"));
                 if self.objects.contains_key(&path) {
@@ -105,7 +107,7 @@ impl Kept {
                 merge(&mut object["status"], &body["status"]);
                 (200, self.put(path, object))
             }
-            _ => self.delete(path).map_or(failure(404, "NotFound"), |object| (200, object)),
+            _ => self.delete(path).map_or_else(|| failure(404, "NotFound"), |object| (200, object)),
         }
     }
 }
