@@ -13,6 +13,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("agents", &["opamp", "api", "kubernetes"]),
     ("status", &["opamp", "api", "kubernetes", "catalog", "agents"]),
     ("effective_configs", &["opamp", "api", "kubernetes", "catalog", "status"]),
+    ("credentials", &["opamp", "api", "kubernetes", "status"]),
     ("lease", &["api", "kubernetes"]),
     ("revisions", &["opamp", "api", "kubernetes", "catalog"]),
     ("events", &["api", "kubernetes"]),

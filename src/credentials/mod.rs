@@ -1,0 +1,27 @@
+//! Certificates: the CA, those that it issues, and what it has taken back.
+
+pub mod anchors;
+pub mod authority;
+pub mod carry;
+pub mod certificates;
+pub mod facts;
+pub mod generations;
+pub mod key;
+pub mod name;
+pub mod pem;
+pub mod plan;
+pub mod profile;
+pub mod published;
+pub mod renewal;
+pub mod request;
+pub mod requests;
+pub mod revocations;
+pub mod roll;
+pub mod serial;
+pub mod server_certificate;
+pub mod stored;
+pub mod trust;
+mod writes;
+
+#[cfg(test)]
+mod tests;
