@@ -130,6 +130,10 @@ pub struct LimitArguments {
     #[arg(long, env = "OPAMP_OPERATOR_MAX_UNMATCHED_AGENTS", default_value_t = 500)]
     pub max_unmatched_agents: usize,
 
+    /// Agent objects that wait for approval in one namespace; agents beyond are refused
+    #[arg(long, env = "OPAMP_OPERATOR_MAX_PENDING_AGENTS", default_value_t = 500)]
+    pub max_pending_agents: usize,
+
     /// Largest message taken from an agent, in bytes after decompression
     #[arg(long, env = "OPAMP_OPERATOR_MAX_MESSAGE_SIZE", default_value_t = 4 << 20, value_parser = at_least_one)]
     pub max_message_size: usize,

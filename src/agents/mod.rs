@@ -8,4 +8,4 @@ pub mod index;
 pub mod orphans;
 pub mod retention;
 pub mod summary;
-pub mod written;
+pub(crate) mod written;

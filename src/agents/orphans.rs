@@ -14,8 +14,13 @@ use crate::api::{
 };
 
 /// The conditions that `Ready` follows from, most important first.
-const IN_ORDER: [ConditionType; 4] =
-    [ConditionType::Matched, ConditionType::Connected, ConditionType::ConfigApplied, ConditionType::Healthy];
+const IN_ORDER: [ConditionType; 5] = [
+    ConditionType::Accepted,
+    ConditionType::Matched,
+    ConditionType::Connected,
+    ConditionType::ConfigApplied,
+    ConditionType::Healthy,
+];
 
 /// The status of an agent whose replica is gone, and which has not turned up elsewhere. It may be connected still: to a
 /// replica that the API server does not hear of.

@@ -6,9 +6,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::summary::AgentSummary;
 
-/// How long the object of an agent is kept that no fleet ever took. Nobody asked for it, and whoever looks for the
-/// reason looks soon.
-const NEVER_MATCHED: Duration = Duration::from_secs(600);
+/// How long the object of an agent is kept that no fleet ever took, or that went before anybody approved of it. Nobody
+/// asked for it, and whoever looks for the reason looks soon.
+const STRANGER: Duration = Duration::from_secs(600);
 
 /// How long objects are kept.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -19,12 +19,19 @@ pub enum Kept {
     Always,
 }
 
-/// Whether the object of an agent has outlived its agent. `fleet` is what the agent's last fleet asks for; it is not
-/// asked for an agent that no fleet ever took.
+/// Whether the object of an agent has outlived its agent. What a person has decided about an agent is kept for ever.
+/// `fleet` is what the agent's last fleet asks for; it is not asked for an agent that no fleet ever took, nor for one
+/// that waited for approval.
 #[must_use]
 pub fn is_over(agent: &AgentSummary, fleet: impl FnOnce(&AgentSummary) -> Kept, now: Timestamp) -> bool {
     let Some(left) = left_at(agent) else { return false };
-    let kept = if agent.never_matched() { Kept::For(NEVER_MATCHED) } else { fleet(agent) };
+    let kept = if agent.access.is_some() {
+        Kept::Always
+    } else if agent.never_matched() || agent.is_pending() {
+        Kept::For(STRANGER)
+    } else {
+        fleet(agent)
+    };
     match kept {
         Kept::For(period) => SignedDuration::try_from(period).is_ok_and(|period| now.duration_since(left) >= period),
         Kept::Always => false,
@@ -41,23 +48,30 @@ fn left_at(agent: &AgentSummary) -> Option<Timestamp> {
     }
 }
 
-/// Which of the objects of one agent counts: an agent that moves to another namespace is claimed there with a higher epoch.
-/// Of two with the same epoch it is the older one, which everybody finds alike.
+/// Which of the objects of one agent counts: one about which a person has decided, provided that the agent ever was
+/// there, for anybody may write such an object into a namespace of their own; then the one of the higher epoch, because an
+/// agent that moves to another namespace is claimed there with a higher one. Of two with the same epoch it is the older
+/// one, which everybody finds alike.
 #[must_use]
 pub fn winner(objects: &[Arc<AgentSummary>]) -> Option<&Arc<AgentSummary>> {
+    let is_decided = |object: &AgentSummary| object.access.is_some() && object.epoch() > 0;
     objects.iter().max_by(|one, other| {
-        one.epoch()
-            .cmp(&other.epoch())
+        is_decided(one)
+            .cmp(&is_decided(other))
+            .then_with(|| one.epoch().cmp(&other.epoch()))
+            .then_with(|| one.access.is_some().cmp(&other.access.is_some()))
             .then_with(|| other.created.cmp(&one.created))
             .then_with(|| other.namespace.cmp(&one.namespace))
     })
 }
 
-/// The objects of one agent that are too many: a replica that ends in the midst of a move leaves the old one behind.
+/// The objects of one agent that are too many: a replica that ends in the midst of a move leaves the old one behind. What
+/// a person has decided stays.
 #[must_use]
 pub fn losers(objects: &[Arc<AgentSummary>]) -> Vec<Arc<AgentSummary>> {
     let Some(winner) = winner(objects) else { return Vec::new() };
-    objects.iter().filter(|object| object.namespace != winner.namespace).cloned().collect()
+    let is_surplus = |object: &Arc<AgentSummary>| object.namespace != winner.namespace && object.access.is_none();
+    objects.iter().filter(|object| is_surplus(object)).cloned().collect()
 }
 
 #[cfg(test)]
@@ -107,18 +121,42 @@ mod tests {
         ] {
             let agents = AgentIndex::holding([agent("telemetry", fleet, &status)]).all();
             assert_eq!(is_over(&agents[0], |_| kept, at(now)), expected, "{case}");
+            let mut decided = agent("telemetry", fleet, &status);
+            decided["spec"]["access"] = json!("Denied");
+            let agents = AgentIndex::holding([decided]).all();
+            assert!(!is_over(&agents[0], |_| kept, at(now)), "{case}, and a person has decided about it");
+        }
+    }
+
+    #[test]
+    fn a_stranger_that_left_before_it_was_approved_is_kept_for_ten_minutes() {
+        let left = "2026-11-29T13:00:00Z";
+        let mut status = connected("False", left);
+        let conditions = status["conditions"].as_array_mut().expect("a list");
+        conditions.push(json!({"type": "Accepted", "status": "False", "reason": "PendingApproval", "message": "",
+            "lastTransitionTime": left}));
+        let agents = AgentIndex::holding([agent("telemetry", Some("edge"), &status)]).all();
+        for (now, expected) in [("2026-11-29T13:09:59Z", false), ("2026-11-29T13:10:00Z", true)] {
+            assert_eq!(is_over(&agents[0], |_| Kept::Always, at(now)), expected, "{now}");
         }
     }
 
     #[test]
     fn of_two_objects_of_one_agent_the_one_claimed_later_stays() {
         let claimed = |epoch: i64| json!({"connection": {"replica": "replica-0", "incarnation": "1111111111", "epoch": epoch, "since": MADE}});
-        for (case, there, here, expected) in [
-            ("moved here", claimed(3), claimed(4), &["there"][..]),
-            ("not yet claimed here", claimed(3), json!({}), &["here"][..]),
-            ("a tie", claimed(3), claimed(3), &["there"][..]),
+        for (case, there, here, decided, expected) in [
+            ("moved here", claimed(3), claimed(4), None, &["there"][..]),
+            ("not yet claimed here", claimed(3), json!({}), None, &["here"][..]),
+            ("a tie", claimed(3), claimed(3), None, &["there"][..]),
+            ("moved here, and denied there", claimed(3), claimed(4), Some(0), &["here"][..]),
+            ("moved here, and denied where it never was", json!({}), claimed(4), Some(0), &[][..]),
+            ("moved here, and denied here", claimed(3), claimed(4), Some(1), &["there"][..]),
         ] {
-            let objects = [agent("there", None, &there), agent("here", None, &here)];
+            let mut objects = [agent("there", None, &there), agent("here", None, &here)];
+            if let Some(decided) = decided {
+                let decided: usize = decided;
+                objects[decided]["spec"]["access"] = json!("Denied");
+            }
             let found = losers(&AgentIndex::holding(objects).all());
             let found: Vec<&str> = found.iter().map(|object| &*object.namespace).collect();
             assert_eq!(found, expected, "{case}");

@@ -11,7 +11,9 @@ use super::written;
 use crate::{
     api::{
         FLEET_LABEL,
+        agent::Access,
         condition::{ConditionType, Verdict, find},
+        reasons::AgentReason,
     },
     opamp::{InstanceUid, record::RemoteConfigState},
 };
@@ -19,7 +21,7 @@ use crate::{
 /// How much of a failure's message is kept, in bytes: enough for the samples in the status of a fleet.
 const FAILURE_LIMIT: usize = 256;
 
-/// One Agent object, compact: about half a kilobyte.
+/// One Agent object, compact: about a kilobyte with its certificate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AgentSummary {
     /// The agent, by whose uid the object is named.
@@ -36,12 +38,20 @@ pub struct AgentSummary {
     pub created: Option<Timestamp>,
     /// When somebody asked for its deletion, if a finalizer holds it up.
     pub deleted: Option<Timestamp>,
+    /// What people say of whether the agent may take part.
+    pub access: Option<Access>,
     /// The label that names the fleet that the agent belongs to, or last belonged to.
     pub fleet_label: Option<Arc<str>>,
     /// The fleet that takes the agent now, by `status.fleet`.
     pub fleet: Option<Arc<str>>,
     /// Who writes the status; `None` before the first claim.
     pub connection: Option<ConnectionSummary>,
+    /// Who spoke for the agent last, as `status.connection.identity` tells it.
+    pub identity: Option<Arc<str>>,
+    /// The certificate that was issued to it.
+    pub certificate: Option<Box<CertificateSummary>>,
+    /// Whether it may take part, as its status says.
+    pub acceptance: Option<Acceptance>,
     /// Whether a fleet takes the agent.
     pub matched: Option<ConditionSummary>,
     /// Whether it is connected; `since` is what retention counts from.
@@ -70,6 +80,38 @@ pub struct AgentSummary {
     pub reoffer_requested: Option<Timestamp>,
     /// The last such wish that was granted.
     pub reoffer_granted: Option<Timestamp>,
+}
+
+/// Whether an agent may take part.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Acceptance {
+    /// It may.
+    Admitted,
+    /// Its fleet asks for a person's approval, and nobody has given it.
+    Pending,
+    /// A person has denied it.
+    Denied,
+    /// A person has revoked it.
+    Revoked,
+}
+
+/// A certificate that was issued to an agent.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct CertificateSummary {
+    /// Its serial number, in hex digits.
+    pub serial: Box<str>,
+    /// When it ends.
+    pub not_after: Timestamp,
+    /// Since when the agent connects with it; `None`: it was never seen in use.
+    pub in_use_since: Option<Timestamp>,
+}
+
+impl CertificateSummary {
+    /// Whether nothing else may speak for the agent: it was seen in use and has not ended.
+    #[must_use]
+    pub fn holds(&self, now: Timestamp) -> bool {
+        self.in_use_since.is_some() && now < self.not_after
+    }
 }
 
 /// Which session of which replica owns the status.
@@ -120,6 +162,12 @@ impl AgentSummary {
         self.fleet_label.is_none()
     }
 
+    /// Whether the agent waits for a person's approval, as far as its status says.
+    #[must_use]
+    pub fn is_pending(&self) -> bool {
+        self.acceptance == Some(Acceptance::Pending)
+    }
+
     /// The epoch of the last claim; 0 before the first.
     #[must_use]
     pub fn epoch(&self) -> i64 {
@@ -133,6 +181,7 @@ pub(super) type ObservedAgent = Object<ObservedSpec, ObservedStatus>;
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ObservedSpec {
+    access: Option<String>,
     reoffer: Option<ObservedReoffer>,
 }
 
@@ -152,6 +201,7 @@ pub(super) struct ObservedStatus {
     capabilities: Vec<String>,
     remote_config: Option<ObservedRemoteConfig>,
     effective_config: Option<ObservedEffectiveConfig>,
+    certificate: Option<ObservedCertificate>,
     reoffer: Option<ObservedReoffer>,
     #[serde(default)]
     conditions: Vec<Condition>,
@@ -164,6 +214,15 @@ struct ObservedConnection {
     incarnation: String,
     epoch: i64,
     since: Time,
+    identity: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ObservedCertificate {
+    serial: String,
+    not_after: Time,
+    in_use_since: Option<Time>,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -211,6 +270,16 @@ impl ObservedConnection {
     }
 }
 
+impl ObservedCertificate {
+    fn summarise(self) -> Box<CertificateSummary> {
+        Box::new(CertificateSummary {
+            serial: self.serial.into(),
+            not_after: self.not_after.0,
+            in_use_since: self.in_use_since.map(|time| time.0),
+        })
+    }
+}
+
 impl ObservedRevision {
     fn summarise(&self, interner: &mut Interner) -> RevisionSummary {
         RevisionSummary {
@@ -235,6 +304,11 @@ impl Interner {
         let shared: Arc<str> = text.into();
         self.texts.insert(Arc::clone(&shared));
         shared
+    }
+
+    /// An identity; those of certificates are of one agent each, so that nobody would share them.
+    fn share_unless_unique(&mut self, identity: &str) -> Arc<str> {
+        if identity.starts_with("certificate:") { identity.into() } else { self.share(identity) }
     }
 
     /// Drops the texts that nobody uses any more, such as incarnations of the past.
@@ -269,6 +343,14 @@ pub(super) fn summarise(agent: ObservedAgent, interner: &mut Interner) -> Option
             .and_then(|labels| labels.get(FLEET_LABEL))
             .map(|name| interner.share(name)),
         fleet: status.fleet.as_deref().map(|name| interner.share(name)),
+        access: agent.spec.access.as_deref().map(access),
+        identity: status
+            .connection
+            .as_ref()
+            .and_then(|connection| connection.identity.as_deref())
+            .map(|identity| interner.share_unless_unique(identity)),
+        certificate: status.certificate.map(ObservedCertificate::summarise),
+        acceptance: acceptance(&status.conditions),
         connection: status.connection.map(|connection| connection.summarise(interner)),
         accepts_remote_config: status.capabilities.iter().any(|capability| capability == "AcceptsRemoteConfig"),
         offered: remote_config.offered.as_deref().and_then(written::bytes),
@@ -289,6 +371,29 @@ pub(super) fn summarise(agent: ObservedAgent, interner: &mut Interner) -> Option
 pub(super) fn named_uid(metadata: &ObjectMeta) -> Option<InstanceUid> {
     let name = metadata.name.as_deref()?;
     InstanceUid::from_name(name).filter(|uid| uid.to_string() == name)
+}
+
+/// A word that only a newer version knows keeps the agent out: it is not known to let it in.
+fn access(word: &str) -> Access {
+    match word {
+        "Approved" => Access::Approved,
+        "Revoked" => Access::Revoked,
+        _ => Access::Denied,
+    }
+}
+
+fn acceptance(conditions: &[Condition]) -> Option<Acceptance> {
+    let condition = find(conditions, ConditionType::Accepted)?;
+    if verdict(condition) == Verdict::True {
+        return Some(Acceptance::Admitted);
+    }
+    [
+        (AgentReason::PendingApproval, Acceptance::Pending),
+        (AgentReason::Denied, Acceptance::Denied),
+        (AgentReason::Revoked, Acceptance::Revoked),
+    ]
+    .into_iter()
+    .find_map(|(reason, acceptance)| (reason.declaration().word == condition.reason).then_some(acceptance))
 }
 
 fn requested_at(reoffer: Option<&ObservedReoffer>) -> Option<Timestamp> {
@@ -321,93 +426,4 @@ fn failure(conditions: &[Condition]) -> Option<Box<str>> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    pub(in crate::agents) const UID: &str = "01900000-0000-7000-8000-000000000001";
-
-    pub(in crate::agents) fn observed(name: &str, namespace: &str, status: &Value) -> ObservedAgent {
-        serde_json::from_value(json!({
-            "apiVersion": "opamp.dev/v1alpha1",
-            "kind": "Agent",
-            "metadata": {
-                "name": name,
-                "namespace": namespace,
-                "uid": "object-uid",
-                "resourceVersion": "17",
-                "generation": 2,
-                "creationTimestamp": "2026-11-29T12:00:00Z",
-                "labels": {"opamp.dev/fleet": "edge", "team": "shop"},
-            },
-            "spec": {"reoffer": {"requestedAt": "2026-11-29T14:00:00Z"}},
-            "status": status,
-        }))
-        .expect("an Agent")
-    }
-
-    fn time(text: &str) -> Timestamp {
-        text.parse().expect("a time")
-    }
-
-    #[test]
-    fn a_summary_has_what_owners_counters_and_retention_ask_for() {
-        let status = json!({
-            "observedGeneration": 2,
-            "fleet": "edge",
-            "connection": {"transport": "Carrier pigeon", "replica": "opamp-1", "incarnation": "ab12", "epoch": 4,
-                "since": "2026-11-29T12:30:00Z"},
-            "revision": {"hash": "3f9a1c2b07", "fleetUID": "fleet-uid", "epoch": 9},
-            "capabilities": ["ReportsStatus", "AcceptsRemoteConfig", "Bit40"],
-            "remoteConfig": {"offered": "aa01", "lastReported": "aa02", "status": "Failed", "failed": {"hash": "aa03"}},
-            "effectiveConfig": {"hash": "aa04", "size": 5, "secretRef": {"name": "opamp-effective-1"}},
-            "reoffer": {"requestedAt": "2026-11-29T13:00:00Z"},
-            "conditions": [
-                {"type": "Connected", "status": "False", "reason": "ConnectionClosed", "message": "",
-                    "lastTransitionTime": "2026-11-29T12:40:00Z"},
-                {"type": "ConfigApplied", "status": "False", "reason": "ConfigFailed", "message": "no such exporter",
-                    "lastTransitionTime": "2026-11-29T12:35:00Z"},
-            ],
-        });
-        let summary = summarise(observed(UID, "telemetry", &status), &mut Interner::default()).expect("a summary");
-        let connection = summary.connection.clone().expect("claimed");
-        assert_eq!((&*connection.replica, &*connection.incarnation, connection.epoch), ("opamp-1", "ab12", 4));
-        assert_eq!((summary.fleet.as_deref(), summary.fleet_label.as_deref()), (Some("edge"), Some("edge")));
-        assert_eq!((&*summary.namespace, &*summary.resource_version, summary.generation), ("telemetry", "17", 2));
-        assert_eq!(summary.created, Some(time("2026-11-29T12:00:00Z")));
-        assert!(!summary.is_connected());
-        assert_eq!(summary.connected.map(|connected| connected.since), Some(time("2026-11-29T12:40:00Z")));
-        assert!(summary.accepts_remote_config);
-        assert_eq!(summary.offered.as_deref(), Some(&[0xaa, 1][..]));
-        assert_eq!(summary.last_reported.as_deref(), Some(&[0xaa, 2][..]));
-        assert_eq!(summary.failed.as_deref(), Some(&[0xaa, 3][..]));
-        assert_eq!(summary.state, Some(RemoteConfigState::Failed));
-        assert_eq!(summary.effective_config.as_deref(), Some("opamp-effective-1"));
-        assert_eq!(summary.failure.as_deref(), Some("no such exporter"));
-        assert_eq!(summary.reoffer_requested, Some(time("2026-11-29T14:00:00Z")));
-        assert_eq!(summary.reoffer_granted, Some(time("2026-11-29T13:00:00Z")));
-        assert_eq!(summary.healthy, None);
-    }
-
-    #[test]
-    fn an_object_without_status_or_with_another_name_does_no_harm() {
-        let mut interner = Interner::default();
-        let fresh = observed(UID, "telemetry", &json!({"observedGeneration": -1}));
-        let summary = summarise(fresh, &mut interner).expect("a summary");
-        assert_eq!((summary.epoch(), summary.is_connected(), summary.state), (0, false, None));
-        for name in ["collector", "01900000000070008000000000000001", "01900000-0000-7000-8000-00000000000A"] {
-            assert!(summarise(observed(name, "telemetry", &json!({})), &mut interner).is_none(), "{name}");
-        }
-    }
-
-    #[test]
-    fn texts_in_common_are_kept_once() {
-        let mut interner = Interner::default();
-        let first = interner.share("opamp-operator-0");
-        assert!(Arc::ptr_eq(&first, &interner.share("opamp-operator-0")));
-        drop(first);
-        interner.sweep();
-        assert!(interner.texts.is_empty());
-    }
-}
+pub(super) mod tests;

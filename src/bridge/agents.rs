@@ -6,7 +6,14 @@ use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
 use http::request::Parts;
 
-use super::{Bridge, channel_of, connections::Carried, scrub::scrub};
+use super::{
+    Bridge,
+    admission::Verdict,
+    channel_of,
+    connections::Carried,
+    entry::{Entry, Waiting},
+    scrub::scrub,
+};
 use crate::{
     catalog::{Catalog, Claimant},
     opamp::{
@@ -22,18 +29,27 @@ use crate::{
     status::queue::Urgency,
 };
 
-/// A message that its session has taken.
-struct Taken {
-    send: Vec<Outbound>,
-    violation: Option<Violation>,
-    place: Place,
-}
-
 /// Whether an agent keeps its place on the connection through which it has spoken.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Place {
     Kept,
     Left,
+}
+
+/// What a message is answered.
+struct Answer {
+    send: Vec<Outbound>,
+    violation: Option<Violation>,
+    place: Place,
+}
+
+/// What has become of a message.
+enum Taken {
+    Answered(Answer),
+    /// It was not let in.
+    Stopped(Verdict),
+    /// There is no room for a session.
+    NoRoom,
 }
 
 impl Agents for Bridge {
@@ -43,7 +59,7 @@ impl Agents for Bridge {
         _peer: &'a Peer,
     ) -> BoxFuture<'a, Result<Arc<Principal>, Refusal>> {
         let principal = Principal::anonymous();
-        let outcome = if self.catalog.load().admits(Claimant::recorded(&principal.identity)) {
+        let outcome = if self.catalog.load().admits(Claimant::present(&principal)) {
             Ok(Arc::new(principal))
         } else {
             let challenge = "Bearer realm=\"opamp\"";
@@ -61,18 +77,31 @@ impl Agents for Bridge {
             },
         };
         let uid = inbound.uid;
-        if connection.transport == Transport::WebSocket && self.connections.carry(connection, uid) == Carried::TooMany {
+        let carried = match connection.transport {
+            Transport::WebSocket => self.connections.carry(connection, uid),
+            Transport::Http => Carried::Newly,
+        };
+        if carried == Carried::TooMany {
             return Self::refuse(uid, "this connection speaks for too many agents already");
         }
-        let taken = self.take(connection, inbound, now);
-        if taken.as_ref().is_none_or(|taken| taken.place == Place::Left) {
-            self.connections.leave(connection.id, uid);
+        let taken = self.take(connection, inbound, carried, now);
+        match &taken {
+            Taken::Stopped(_) if carried == Carried::Already => {}
+            Taken::Answered(Answer { place: Place::Kept, .. }) => {}
+            Taken::Answered(Answer { place: Place::Left, .. }) | Taken::Stopped(_) | Taken::NoRoom => {
+                self.connections.leave(connection.id, uid);
+            }
         }
-        let Some(Taken { send, violation, .. }) = taken else {
-            self.metrics.sessions_refused.inc();
-            return Self::refuse(uid, "there is no room for another agent now");
-        };
-        Exchange { send, speaker: Some(uid), violation, then: Then::Continue }
+        match taken {
+            Taken::Answered(Answer { send, violation, place: _ }) => {
+                Exchange { send, speaker: Some(uid), violation, then: Then::Continue }
+            }
+            Taken::Stopped(verdict) => self.turn_away(connection, uid, carried, verdict, now),
+            Taken::NoRoom => {
+                self.metrics.sessions_refused.inc();
+                Self::refuse(uid, "there is no room for another agent now")
+            }
+        }
     }
 
     fn violated(&self, connection: &Arc<Connection>, violation: &Violation, _now: Now) -> Exchange {
@@ -119,38 +148,73 @@ impl Agents for Bridge {
 }
 
 impl Bridge {
-    /// Takes one message into its session and answers it. `None`: there is no room for a session.
-    fn take(&self, connection: &Arc<Connection>, mut inbound: Inbound, now: Now) -> Option<Taken> {
-        let (uid, channel) = (inbound.uid, channel_of(connection));
+    /// Takes one message into its session and answers it, if whoever sent it may speak for the agent.
+    fn take(&self, connection: &Arc<Connection>, inbound: Inbound, carried: Carried, now: Now) -> Taken {
+        let uid = inbound.uid;
+        if self.sessions.with(uid, |_| ()).is_none() {
+            // A session that nobody may have is not even begun.
+            let verdict = self.judge(connection, uid, carried, None, now);
+            if verdict != Verdict::Admitted {
+                return Taken::Stopped(verdict);
+            }
+        }
         self.tell_adoption(uid);
-        let catalog = self.catalog.load();
-        self.sessions.with_open(
+        let taken = self.sessions.with_open(
             uid,
             || self.begin(uid),
             |entry| {
-                Self::want_text(entry, now);
-                scrub(&mut inbound.message, &entry.quotable(&catalog));
-                let receipt = entry.session.receive(inbound, channel, now);
-                // Before the offer is looked up: it depends on who speaks.
-                self.note_presence(entry, Some(connection));
-                if receipt.has_new_attributes() {
-                    entry.reassign();
+                // Under the lock, so that what the watch shows meanwhile finds whoever was let in.
+                let verdict = self.judge(connection, uid, carried, entry.speaker().map(AsRef::as_ref), now);
+                if verdict != Verdict::Admitted {
+                    return Taken::Stopped(verdict);
                 }
-                if entry.has_spoken() {
-                    self.look(entry, &catalog, now);
-                }
-                let offer = if receipt.takes_offer() { entry.offer() } else { Offer::default() };
-                let mut effects = entry.session.answer(receipt, &offer, now);
-                let violation = effects.violation.take();
-                let send = self.carry_out(entry, effects, Some(connection), now);
-                if entry.session.liveness().channel() == Some(channel) {
-                    let comes_back = entry.comes_back(&self.settings.owner);
-                    self.touch(entry, comes_back);
-                }
-                let place = if entry.session.involves(channel) { Place::Kept } else { Place::Left };
-                Taken { send, violation, place }
+                let _ = entry.keep_out(None);
+                self.leave_older_socket(entry, connection, now);
+                Taken::Answered(self.converse(entry, connection, inbound, now))
             },
-        )
+        );
+        if matches!(taken, Some(Taken::Answered(Answer { place: Place::Left, .. }))) {
+            // Nothing is kept of an agent that may not even wait.
+            self.sessions.drop_if(uid, |entry| entry.waiting() == Waiting::InVain && entry.object().is_none());
+        }
+        taken.unwrap_or(Taken::NoRoom)
+    }
+
+    /// Whoever may speak for the agent says something.
+    fn converse(
+        &self,
+        entry: &mut Entry,
+        connection: &Arc<Connection>,
+        mut inbound: Inbound,
+        now: Now,
+    ) -> Answer {
+        let (catalog, channel, claim) = (self.catalog.load(), channel_of(connection), entry.claim.number());
+        Self::want_text(entry, now);
+        scrub(&mut inbound.message, &entry.quotable(&catalog));
+        let receipt = entry.session.receive(inbound, channel, now);
+        // Before the offer is looked up: it depends on who speaks.
+        self.note_presence(entry, Some(connection));
+        if receipt.has_new_attributes() {
+            entry.reassign();
+        }
+        if entry.has_spoken() {
+            self.look(entry, &catalog, now);
+        }
+        if entry.claim.number() != claim {
+            self.note_begin(entry);
+        }
+        let offer = if receipt.takes_offer() { entry.offer() } else { Offer::default() };
+        let mut effects = entry.session.answer(receipt, &offer, now);
+        let violation = effects.violation.take();
+        let replies = self.carry_out(entry, effects, Some(connection), now);
+        if entry.session.liveness().channel() == Some(channel) {
+            let comes_back = entry.comes_back(&self.settings.owner);
+            self.touch(entry, comes_back);
+        }
+        let involved = entry.session.involves(channel) && entry.waiting() != Waiting::InVain;
+        let place = if involved { Place::Kept } else { Place::Left };
+        let send = self.without_object(entry, now).map_or(replies, |refusal| vec![refusal]);
+        Answer { send, violation, place }
     }
 
     /// What an agent is to be sent unprompted over this connection.

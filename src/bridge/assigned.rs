@@ -8,7 +8,7 @@ use std::{
 use super::shown::Shown;
 use crate::{
     agents::summary::RevisionSummary,
-    catalog::{Assignment, Catalog, ConfigHash, FleetEntry, Outcome, Subject, UnmatchedReason},
+    catalog::{Assignment, Catalog, FleetEntry, Outcome, Subject, UnmatchedReason},
     opamp::offer::Offer,
     status::queue::Urgency,
 };
@@ -165,17 +165,17 @@ impl Assigned {
         }
     }
 
-    /// The hash of what the agent is to have.
-    pub(super) fn hash(&self, seen: Option<&RevisionSummary>) -> Option<ConfigHash> {
-        self.offer(seen).remote_config.map(|config| config.hash)
-    }
-
     /// The fleet that takes the agent.
     pub(super) fn fleet(&self) -> Option<&Arc<FleetEntry>> {
         match &self.assignment {
             Assignment::Matched(fleet, _) => Some(fleet),
             Assignment::Unmatched(_) => None,
         }
+    }
+
+    /// Whether no fleet admits whoever speaks for the agent.
+    pub(super) fn is_not_admitted(&self) -> bool {
+        matches!(self.assignment, Assignment::Unmatched(UnmatchedReason::NotAdmitted)) && self.generation.is_some()
     }
 
     /// What is shown; `None`: nothing can be said yet.

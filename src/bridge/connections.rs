@@ -45,8 +45,10 @@ pub(super) struct Due {
 /// Whether a connection may carry an agent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Carried {
+    /// It did already.
+    Already,
     /// It does now.
-    Yes,
+    Newly,
     /// It carries too many already.
     TooMany,
 }
@@ -62,14 +64,14 @@ impl Connections {
             due: None,
         });
         match carrier.agents.binary_search(&uid) {
-            Ok(_) => Carried::Yes,
+            Ok(_) => Carried::Already,
             Err(_) if carrier.agents.len() >= MAX_AGENTS_PER_CONNECTION => Carried::TooMany,
             Err(place) => {
                 if carrier.agents.is_empty() {
                     carrier.agents.reserve_exact(1);
                 }
                 carrier.agents.insert(place, uid);
-                Carried::Yes
+                Carried::Newly
             }
         }
     }
@@ -94,6 +96,11 @@ impl Connections {
         lock(&self.open).get(&connection).map(|carrier| carrier.agents.clone()).unwrap_or_default()
     }
 
+    /// All connections.
+    pub(super) fn all(&self) -> Vec<Arc<Connection>> {
+        lock(&self.open).values().map(|carrier| Arc::clone(&carrier.connection)).collect()
+    }
+
     /// The connection itself.
     pub(super) fn find(&self, connection: ConnectionId) -> Option<Arc<Connection>> {
         lock(&self.open).get(&connection).map(|carrier| Arc::clone(&carrier.connection))
@@ -102,11 +109,7 @@ impl Connections {
     /// Puts a message where the connection's own task takes it.
     pub(super) fn deliver(&self, connection: ConnectionId, outbound: Outbound) {
         if let Some(carrier) = lock(&self.open).get_mut(&connection) {
-            let due = carrier.due.get_or_insert_default();
-            if due.outbox.len() < OUTBOX_LIMIT {
-                due.outbox.push(outbound);
-                carrier.connection.wake();
-            }
+            carrier.deliver(outbound);
         }
     }
 
@@ -148,6 +151,18 @@ impl Connections {
         }
     }
 
+    /// An agent may not speak any more. A connection that carries nobody else is closed; on any other it is told so (AMB-15).
+    pub(super) fn expel(&self, connection: ConnectionId, uid: InstanceUid, told: Outbound, reason: CloseReason) {
+        if let Some(carrier) = lock(&self.open).get_mut(&connection) {
+            carrier.remove(uid);
+            if carrier.agents.is_empty() {
+                carrier.connection.close(reason);
+            } else {
+                carrier.deliver(told);
+            }
+        }
+    }
+
     /// The connection has ended; whom it carried.
     pub(super) fn end(&self, connection: ConnectionId) -> Vec<InstanceUid> {
         let mut open = lock(&self.open);
@@ -161,6 +176,14 @@ impl Connections {
 }
 
 impl Carrier {
+    fn deliver(&mut self, outbound: Outbound) {
+        let due = self.due.get_or_insert_default();
+        if due.outbox.len() < OUTBOX_LIMIT {
+            due.outbox.push(outbound);
+            self.connection.wake();
+        }
+    }
+
     fn remove(&mut self, uid: InstanceUid) {
         if let Ok(place) = self.agents.binary_search(&uid) {
             self.agents.remove(place);
@@ -196,10 +219,10 @@ mod tests {
         let gateway = connection(1);
         let uids: Vec<_> = (0..MAX_AGENTS_PER_CONNECTION).map(|_| InstanceUid::generate()).collect();
         for uid in &uids {
-            assert_eq!(connections.carry(&gateway, *uid), Carried::Yes);
+            assert_eq!(connections.carry(&gateway, *uid), Carried::Newly);
         }
         assert_eq!(connections.carry(&gateway, InstanceUid::generate()), Carried::TooMany);
-        assert_eq!(connections.carry(&gateway, uids[0]), Carried::Yes, "those that are there go on");
+        assert_eq!(connections.carry(&gateway, uids[0]), Carried::Already, "those that are there go on");
     }
 
     #[test]
@@ -251,7 +274,7 @@ mod tests {
         connections.leave(gateway.id, uids[MAX_AGENTS_PER_CONNECTION]);
         assert_eq!(connections.carry(&gateway, uids[MAX_AGENTS_PER_CONNECTION]), Carried::TooMany, "it had none");
         connections.leave(gateway.id, uids[0]);
-        assert_eq!(connections.carry(&gateway, uids[MAX_AGENTS_PER_CONNECTION]), Carried::Yes);
+        assert_eq!(connections.carry(&gateway, uids[MAX_AGENTS_PER_CONNECTION]), Carried::Newly);
     }
 
     /// Fifteen thousand of these, with the number of each, stay below 3 MB.

@@ -10,6 +10,9 @@ use prometheus_client::{
 pub struct Metrics {
     pub(super) sessions: Gauge,
     pub(super) sessions_refused: Counter,
+    pub(super) turned_away: Counter,
+    pub(super) expelled: Counter,
+    pub(super) pending_refused: Counter,
     pub(super) renamed: Counter,
     pub(super) suspicions: Counter,
     pub(super) pushes: Counter,
@@ -24,6 +27,21 @@ impl Metrics {
             "sessions_refused",
             "Messages of agents for which there was no room",
             metrics.sessions_refused.clone(),
+        );
+        registry.register(
+            "messages_turned_away",
+            "Messages of agents that are denied or revoked, or whose credential does not count any more",
+            metrics.turned_away.clone(),
+        );
+        registry.register(
+            "agents_expelled",
+            "Live sessions that were ended because the agent or its credential does not count any more",
+            metrics.expelled.clone(),
+        );
+        registry.register(
+            "pending_agents_refused",
+            "Messages of agents that need approval and cannot have an object to be approved of",
+            metrics.pending_refused.clone(),
         );
         registry.register("agents_renamed", "Agents that were given a new instance_uid", metrics.renamed.clone());
         registry.register(

@@ -8,16 +8,22 @@
 //! * the store of effective configurations, when a text is kept or wanted again ([`crate::effective_configs::Reporters`]);
 //! * its own [`Bridge::run`], which follows the catalog, the index of Agents, and deadlines.
 //!
-//! The order of locks: a session's, then those of connections, timers, renamings, the writer's queue, or the shard of the
-//! map that it stands in, each for a look-up only. Never a second session's.
+//! The order of locks: a session's, then those of connections, timers, renamings, the room for pending agents, the writer's
+//! queue, the index of Agents, or the shard of the map that it stands in, each for a look-up only. Never a second session's.
 
+mod admission;
 mod agents;
 mod assigned;
+mod audit;
 mod claim;
 mod connections;
+mod credentials;
 mod entry;
+mod gate;
 mod keeping;
 mod metrics;
+mod pending;
+mod quiet;
 mod renamings;
 mod run;
 mod scrub;
@@ -36,13 +42,15 @@ use std::{
     time::Duration,
 };
 
+pub use credentials::{Credentials, NoCredentials};
 pub use metrics::Metrics;
 
 use self::{
-    connections::Connections, entry::Entry, renamings::Renamings, sessions::Sessions, timers::Timers, wish::Demand,
+    connections::Connections, entry::Entry, pending::PendingRoom, quiet::Quiet, renamings::Renamings,
+    sessions::Sessions, timers::Timers, wish::Demand,
 };
 use crate::{
-    agents::{index::AgentIndex, retention::winner, summary::AgentSummary},
+    agents::index::AgentIndex,
     catalog::{Catalog, CatalogHandle},
     effective_configs::Store,
     opamp::{
@@ -64,6 +72,8 @@ pub struct Settings {
     pub own_namespace: String,
     /// This replica, in this run of its life.
     pub owner: Owner,
+    /// Agents that may wait for approval in one namespace; more are asked to come back later, and get no object.
+    pub max_pending: usize,
     /// Sessions held at once, connected or lately gone; more agents are asked to come back later.
     pub max_sessions: usize,
     /// After so much silence an agent that polls over HTTP is gone.
@@ -80,6 +90,8 @@ pub struct Surroundings {
     pub writer: StatusWriter,
     /// Where the texts of effective configurations are kept.
     pub texts: Store,
+    /// Which credentials count.
+    pub credentials: Arc<dyn Credentials>,
 }
 
 /// The sessions of this replica, and what they need.
@@ -93,6 +105,9 @@ pub struct Bridge {
     connections: Connections,
     timers: Timers,
     renamings: Mutex<Renamings>,
+    credentials: Arc<dyn Credentials>,
+    pending: Mutex<PendingRoom>,
+    quiet: Mutex<Quiet>,
     metrics: Metrics,
 }
 
@@ -100,10 +115,13 @@ impl Bridge {
     /// A bridge without any session.
     #[must_use]
     pub fn new(settings: Settings, surroundings: Surroundings, metrics: Metrics) -> Arc<Self> {
-        let Surroundings { catalog, index, writer, texts } = surroundings;
+        let Surroundings { catalog, index, writer, texts, credentials } = surroundings;
         Arc::new(Self {
             sessions: Sessions::new(settings.max_sessions, metrics.sessions.clone()),
             renamings: Mutex::new(Renamings::new(settings.max_sessions)),
+            pending: Mutex::new(PendingRoom::new(settings.max_pending)),
+            quiet: Mutex::default(),
+            credentials,
             settings,
             catalog,
             index,
@@ -117,12 +135,7 @@ impl Bridge {
 
     /// Begins with what the watch shows of the agent.
     fn begin(&self, uid: InstanceUid) -> Entry {
-        Entry::new(uid, self.object(uid), &self.settings.owner, self.settings.http_silence)
-    }
-
-    /// The object of an agent; while there are two, the one that will stay.
-    fn object(&self, uid: InstanceUid) -> Option<Arc<AgentSummary>> {
-        winner(&self.index.get(&uid)).cloned()
+        Entry::new(uid, &self.index.get(&uid), &self.settings.owner, self.settings.http_silence)
     }
 
     /// Whoever gave this uid out need not do so again, and on its connection the former one is nobody's.
@@ -207,6 +220,7 @@ impl Bridge {
             self.catalog.reread(&fleet.namespace, &fleet.name);
         }
         self.touch(entry, news.urgency);
+        self.find_room(entry, now);
         self.timers.set(entry.session.uid(), entry.deadline(), &mut entry.timer);
     }
 
@@ -265,7 +279,7 @@ impl Bridge {
                 Channel::Http => asking.cloned(),
             };
             entry.begin(stretch, connection.as_deref());
-        } else if let Some(connection) = asking.filter(|_| entry.lacks_peer()) {
+        } else if let Some(connection) = asking.filter(|connection| entry.is_met_by(connection)) {
             entry.meet(connection);
         } else {
             return;

@@ -26,12 +26,14 @@ impl Bridge {
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut generation = self.catalog.generation();
         let mut changes = self.index.changes();
+        let mut credentials = self.credentials.changed();
         let mut sweep = interval(SWEEP);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 Ok(()) = generation.changed() => self.refresh_all().await,
+                Ok(()) = credentials.changed() => self.check_credentials().await,
                 change = changes.recv() => match change {
                     Ok(change) => self.follow(&change),
                     Err(RecvError::Lagged(_)) => self.for_all(|uid| self.learn(uid)).await,
@@ -50,7 +52,9 @@ impl Bridge {
             self.sessions.with(uid, |entry| {
                 if entry.has_spoken() && entry.claim.over_since().is_none() {
                     // Loaded for each: a snapshot that was swapped meanwhile is not worth the look.
-                    self.look(entry, &self.catalog.load(), now());
+                    let (catalog, now) = (self.catalog.load(), now());
+                    self.look(entry, &catalog, now);
+                    self.shut_out(entry, &catalog, now);
                 }
             });
         })
@@ -69,8 +73,9 @@ impl Bridge {
     fn learn(&self, uid: InstanceUid) {
         let owner = &self.settings.owner;
         let may_go = self.sessions.with(uid, |entry| {
-            let (urgency, demand) = entry.learn(self.object(uid), owner);
+            let (urgency, demand) = entry.learn(&self.index.get(&uid), owner);
             self.touch(entry, urgency);
+            self.keep_out(entry, now());
             self.fulfil(entry, demand);
             if let Some(holder) = entry.object().cloned().as_deref().and_then(|object| Holder::shown_by(object, owner))
             {
@@ -110,15 +115,16 @@ impl Bridge {
             self.sessions.drop_if(uid, |entry| entry.may_be_dropped(kept_for, &self.settings.owner, now()));
         })
         .await;
+        self.sweep_pending();
     }
 
-    async fn for_all(&self, work: impl FnMut(InstanceUid)) {
+    pub(super) async fn for_all(&self, work: impl FnMut(InstanceUid)) {
         in_rows(self.sessions.uids().collect(), work).await;
     }
 }
 
 /// Does something for each, with others getting a turn in between.
-async fn in_rows<T>(all: Vec<T>, mut work: impl FnMut(T)) {
+pub(super) async fn in_rows<T>(all: Vec<T>, mut work: impl FnMut(T)) {
     let mut left = all.into_iter();
     loop {
         for one in left.by_ref().take(ROW) {

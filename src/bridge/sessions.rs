@@ -134,7 +134,7 @@ mod tests {
 
     fn entry(uid: InstanceUid) -> Entry {
         let owner = Owner { replica: "opamp-operator-0".into(), incarnation: "first".into() };
-        Entry::new(uid, None, &owner, Duration::from_secs(300))
+        Entry::new(uid, &[], &owner, Duration::from_secs(300))
     }
 
     #[test]

@@ -80,6 +80,14 @@ impl Shown {
         }
     }
 
+    /// As long as nothing is offered.
+    pub(super) fn view_without_offer(&self) -> AssignmentView {
+        match self {
+            Self::Unmatched(_) => self.view(),
+            Self::Member { fleet, .. } => Self::Member { fleet: Arc::clone(fleet), given: Given::Nothing }.view(),
+        }
+    }
+
     pub(super) fn view(&self) -> AssignmentView {
         match self {
             Self::Unmatched(because) => AssignmentView::Unmatched(*because),

@@ -13,7 +13,7 @@ use crate::{
 impl Bridge {
     /// Hands in a text that an agent has just reported, if its fleet wants that.
     pub(super) fn keep_text(&self, entry: &mut Entry, text: &EffectiveConfigText, now: Now) {
-        let Some(fleet) = entry.fleet().filter(|fleet| keeps_texts(fleet)).map(Arc::clone) else { return };
+        let Some(fleet) = entry.joined().filter(|fleet| keeps_texts(fleet)).map(Arc::clone) else { return };
         let Some(reported) = entry.session.record().effective_config.clone() else { return };
         if !entry.keeping.takes(&fleet, &reported, now.instant) {
             return;
@@ -30,7 +30,7 @@ impl Bridge {
     /// Has the agent asked to report in full if its text is wanted and was not kept when it was reported: its fleet has
     /// begun to ask for it, or the Secret is gone.
     pub(super) fn want_text(entry: &mut Entry, now: Now) {
-        let fleet = entry.fleet().map(Arc::clone);
+        let fleet = entry.joined().map(Arc::clone);
         let reported = entry.session.record().effective_config.clone();
         if entry.keeping.asks(fleet.as_deref(), reported.as_ref(), now.instant) {
             entry.session.want_full_report();

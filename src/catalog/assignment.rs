@@ -125,6 +125,18 @@ impl Catalog {
         self.fleets.iter().any(|fleet| fleet.admits(who, &self.policy))
     }
 
+    /// Whether any fleet of this namespace takes this identity.
+    #[must_use]
+    pub fn admits_in(&self, namespace: &str, who: Claimant<'_>) -> bool {
+        self.fleets.iter().any(|fleet| fleet.namespace == namespace && fleet.admits(who, &self.policy))
+    }
+
+    /// Whether this fleet takes this identity.
+    #[must_use]
+    pub fn fleet_admits(&self, namespace: &str, name: &str, who: Claimant<'_>) -> bool {
+        self.fleet(namespace, name).is_some_and(|fleet| fleet.admits(who, &self.policy))
+    }
+
     /// Which fleet takes an agent, and what it is to have. Attributes choose only among the fleets that the identity
     /// may join. Of those that select it, one in the namespace of its object wins, so that it stays where it is; then
     /// the highest priority, the oldest, the first by namespace and name.

@@ -119,6 +119,8 @@ fn is(verdict: Option<Verdict>) -> bool {
 struct Tally<'a> {
     given: &'a Given,
     counts: AgentCounts,
+    /// Those that a person has not approved yet: they are given nothing that they could be measured by.
+    pending: i64,
     failed: BTreeSet<Failed<'a>>,
 }
 
@@ -132,7 +134,7 @@ struct Failed<'a> {
 
 impl<'a> Tally<'a> {
     fn new(given: &'a Given) -> Self {
-        Self { given, counts: AgentCounts::default(), failed: BTreeSet::new() }
+        Self { given, counts: AgentCounts::default(), pending: 0, failed: BTreeSet::new() }
     }
 
     fn add(&mut self, agent: &'a AgentSummary) {
@@ -142,7 +144,9 @@ impl<'a> Tally<'a> {
             counts.connected += 1;
             counts.healthy += i64::from(is(agent.healthy.as_ref().map(|it| it.verdict)));
         }
-        if !agent.accepts_remote_config {
+        if agent.is_pending() {
+            self.pending += 1;
+        } else if !agent.accepts_remote_config {
             counts.unsupported += 1;
         } else if self.given.is_measured_by(agent) {
             counts.up_to_date += i64::from(is(agent.config_applied.as_ref().map(|it| it.verdict)));
@@ -158,7 +162,8 @@ impl<'a> Tally<'a> {
     }
 
     fn finish(self, uncounted: usize) -> Census {
-        let Self { given, mut counts, failed } = self;
+        let Self { given, mut counts, pending, failed } = self;
+        counts.pending_approval = Some(pending);
         let uncounted = i64::try_from(uncounted).unwrap_or(i64::MAX);
         counts.matched = counts.matched.saturating_add(uncounted);
         counts.connected = counts.connected.saturating_add(uncounted);
@@ -265,6 +270,18 @@ mod tests {
         ] {
             assert_eq!(numbers(vec![agent], 0), expected, "{case}");
         }
+    }
+
+    #[test]
+    fn who_waits_for_approval_is_a_member_that_is_measured_by_nothing() {
+        let mut pending = with(member(1), 2, "Unknown", "NotAccepted");
+        let conditions = pending["status"]["conditions"].as_array_mut().expect("a list");
+        conditions.push(json!({"type": "Accepted", "status": "False", "reason": "PendingApproval", "message": "",
+            "lastTransitionTime": SINCE}));
+        pending["status"]["capabilities"] = json!([]);
+        assert_eq!(numbers(vec![pending.clone(), member(2)], 0), [2, 2, 2, 1, 0, 0]);
+        assert_eq!(census(vec![pending, member(2)], 0).counts.pending_approval, Some(1));
+        assert_eq!(census(vec![member(2)], 0).counts.pending_approval, Some(0));
     }
 
     #[test]

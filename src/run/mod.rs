@@ -243,6 +243,7 @@ impl Bridging {
             index: index.clone(),
             writer: writer.clone(),
             texts: texts.clone(),
+            credentials: Arc::new(bridge::NoCredentials::default()),
         };
         let bridge = Bridge::new(settings.bridge(), surroundings, bridge::Metrics::register(metrics));
         (Self { index, catalog, writer, texts, bridge }, loader)

@@ -138,6 +138,7 @@ impl Settings {
         bridge::Settings {
             own_namespace: self.namespace.clone(),
             owner: self.owner(),
+            max_pending: given.max_pending_agents,
             // Room for all connections and for as many that have just gone.
             max_sessions: given.max_connections.saturating_mul(2),
             http_silence: Duration::from_secs(given.http_silence_seconds as u64),

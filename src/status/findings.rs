@@ -5,6 +5,7 @@ use super::{
     view::{AgentView, AssignmentView, Departure, FleetView, GivenView, LivenessView, UnmatchedBecause},
 };
 use crate::{
+    agents::summary::Acceptance,
     api::{
         condition::Finding,
         reasons::{AgentReason, agent_ready},
@@ -22,18 +23,28 @@ const MESSAGE_LIMIT: usize = 160;
 /// `Ready` first, then what it follows from, most important first. The record is the view's, filled up with what was
 /// known before.
 pub(super) fn findings(view: &AgentView, record: &AgentRecord) -> Vec<Finding> {
-    let found: Vec<(AgentReason, String)> = [
-        matched(&view.assignment),
-        connected(view.connection.liveness),
-        config_applied(&view.assignment, record),
-        healthy(record),
-    ]
-    .into_iter()
-    .map(|(reason, message)| (reason, cut(&message, MESSAGE_LIMIT)))
-    .collect();
+    let reported =
+        [matched(&view.assignment), connected(view.connection.liveness), config_applied(view, record), healthy(record)];
+    let reported = reported.into_iter().map(|(reason, message)| (reason, cut(&message, MESSAGE_LIMIT)));
+    // Not cut: half a command is none.
+    let found: Vec<(AgentReason, String)> = std::iter::once(accepted(view)).chain(reported).collect();
     let ready = agent_ready(&found);
     let others = found.into_iter().map(|(reason, message)| reason.finding(message));
     std::iter::once(ready).chain(others).collect()
+}
+
+fn accepted(view: &AgentView) -> (AgentReason, String) {
+    match view.acceptance {
+        Acceptance::Admitted => (AgentReason::Admitted, String::new()),
+        Acceptance::Pending => (AgentReason::PendingApproval, approving(view)),
+        Acceptance::Denied => (AgentReason::Denied, "spec.access is Denied".into()),
+        Acceptance::Revoked => (AgentReason::Revoked, "spec.access is Revoked".into()),
+    }
+}
+
+/// The command that approves of an agent, ready to be pasted.
+fn approving(AgentView { namespace, uid, .. }: &AgentView) -> String {
+    format!(r#"kubectl -n {namespace} patch agent {uid} --type=merge -p '{{"spec":{{"access":"Approved"}}}}'"#)
 }
 
 fn matched(assignment: &AssignmentView) -> (AgentReason, String) {
@@ -45,6 +56,9 @@ fn matched(assignment: &AssignmentView) -> (AgentReason, String) {
         ),
         AssignmentView::Unmatched(UnmatchedBecause::DescriptionMissing) => {
             (AgentReason::DescriptionMissing, "the agent has not described itself".into())
+        }
+        AssignmentView::Unmatched(UnmatchedBecause::KeptOut) => {
+            (AgentReason::NoFleetSelects, "an agent that is denied or revoked belongs to no fleet".into())
         }
     }
 }
@@ -83,10 +97,13 @@ fn healthy(record: &AgentRecord) -> (AgentReason, String) {
     }
 }
 
-fn config_applied(assignment: &AssignmentView, record: &AgentRecord) -> (AgentReason, String) {
-    let AssignmentView::Matched(FleetView { name, given, .. }) = assignment else {
+fn config_applied(view: &AgentView, record: &AgentRecord) -> (AgentReason, String) {
+    let AssignmentView::Matched(FleetView { name, given, .. }) = &view.assignment else {
         return (AgentReason::NotMatched, "no fleet takes the agent".into());
     };
+    if view.acceptance != Acceptance::Admitted {
+        return (AgentReason::NotAccepted, "nothing is offered before the agent is approved".into());
+    }
     if !record.capabilities.has(Capability::AcceptsRemoteConfig) {
         return (AgentReason::Unsupported, "the agent does not accept remote configuration".into());
     }
@@ -153,8 +170,41 @@ mod tests {
             (offer(None), &able, AgentReason::NothingToApply),
             (offer(Some(offered())), &able, AgentReason::Pending),
         ] {
-            assert_eq!(config_applied(&assignment, record).0, expected);
+            let view = AgentView { assignment, ..view() };
+            assert_eq!(config_applied(&view, record).0, expected);
         }
+        let pending = AgentView { acceptance: Acceptance::Pending, ..view() };
+        assert_eq!(config_applied(&pending, &able).0, AgentReason::NotAccepted);
+    }
+
+    #[test]
+    fn who_may_not_take_part_is_told_first_of_all_with_the_command_that_changes_it() {
+        let command = r#"kubectl -n telemetry patch agent 01900000-0000-7000-8000-000000000001 --type=merge -p '{"spec":{"access":"Approved"}}'"#;
+        for (acceptance, reason, message) in [
+            (Acceptance::Admitted, "Admitted", ""),
+            (Acceptance::Pending, "PendingApproval", command),
+            (Acceptance::Denied, "Denied", "spec.access is Denied"),
+            (Acceptance::Revoked, "Revoked", "spec.access is Revoked"),
+        ] {
+            let found = findings(&AgentView { acceptance, ..view() }, &view().record);
+            assert_eq!(
+                (found[1].condition.as_str(), found[1].reason, &*found[1].message),
+                ("Accepted", reason, message)
+            );
+            if acceptance != Acceptance::Admitted {
+                assert_eq!(
+                    (found[0].condition.as_str(), found[0].reason, &*found[0].message),
+                    ("Ready", reason, message)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_command_is_whole_however_long_the_namespace_is() {
+        let namespace = "n".repeat(63);
+        let found = findings(&AgentView { acceptance: Acceptance::Pending, namespace, ..view() }, &view().record);
+        assert!(found[1].message.ends_with(r#"{"spec":{"access":"Approved"}}'"#));
     }
 
     #[test]

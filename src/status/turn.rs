@@ -134,6 +134,9 @@ impl Turn {
             .get(&self.uid)
             .into_iter()
             .filter(|shown| Some(&*shown.namespace) != absent_from)
+            // Anybody may write an object of this name into a namespace of their own: before a session has claimed it, it
+            // says nothing of the agent.
+            .filter(|shown| shown.epoch() > 0 || *shown.namespace == *view.namespace)
             .max_by_key(|shown| (shown.epoch(), *shown.namespace == *view.namespace));
         match shown {
             Some(shown) => self.adopt(&shown.namespace).await,

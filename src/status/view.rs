@@ -7,13 +7,16 @@ use std::{net::SocketAddr, sync::Arc};
 use jiff::Timestamp;
 
 use crate::{
+    agents::summary::Acceptance,
     api::agent::{NotStored, Transport},
-    opamp::{identity::Identity, offer::ConfigHash, record::AgentRecord},
+    opamp::{InstanceUid, identity::Identity, offer::ConfigHash, record::AgentRecord},
 };
 
 /// All that is known of one agent in this process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AgentView {
+    /// Whose this is.
+    pub uid: InstanceUid,
     /// Where its object is to live. Unlike the object's present place, it is moved.
     pub namespace: String,
     /// Which session of this process speaks: another number is another claim on the status, with the next epoch. To claim
@@ -23,6 +26,10 @@ pub struct AgentView {
     pub record: AgentRecord,
     /// Which fleet takes it, and what it is given.
     pub assignment: AssignmentView,
+    /// Whether it may take part.
+    pub acceptance: Acceptance,
+    /// The certificate with which it connects, if that was issued to it.
+    pub certificate: Option<CertificateInUse>,
     /// How it speaks, and whether it still does.
     pub connection: ConnectionView,
     /// What is shown of its effective configuration.
@@ -47,6 +54,8 @@ pub enum UnmatchedBecause {
     NoFleetSelects,
     /// It has not described itself.
     DescriptionMissing,
+    /// A person keeps it out.
+    KeptOut,
 }
 
 /// The fleet that takes an agent, and what it gives.
@@ -88,6 +97,17 @@ pub struct RevisionView {
     pub hash: String,
     /// The fleet's epoch that gave it.
     pub epoch: i64,
+}
+
+/// A certificate that was issued to the agent, and that it was seen to use.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct CertificateInUse {
+    /// Its serial number, in hex digits.
+    pub serial: String,
+    /// When it ends.
+    pub not_after: Timestamp,
+    /// Since when it was seen in use by this process.
+    pub since: Timestamp,
 }
 
 /// How an agent speaks.
@@ -202,6 +222,9 @@ pub(super) mod tests {
         let owned =
             |pairs: &[(&str, &str)]| pairs.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
         AgentView {
+            uid: InstanceUid::from_name("01900000-0000-7000-8000-000000000001").expect("a uid"),
+            acceptance: Acceptance::Admitted,
+            certificate: None,
             namespace: "telemetry".into(),
             session: 1,
             record: AgentRecord {

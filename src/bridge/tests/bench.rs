@@ -15,6 +15,7 @@ use prost::Message;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use super::credentials::Vault;
 use crate::{
     agents::index::AgentIndex,
     api::{
@@ -25,7 +26,7 @@ use crate::{
         remote_config::{ConfigFormat, TemplateMode},
         selector::AttributeSelector,
     },
-    bridge::{Bridge, Metrics, Settings, Surroundings},
+    bridge::{Bridge, Credentials, Metrics, Settings, Surroundings},
     catalog::{
         AnonymousNamespaces, CatalogHandle, FleetEntry, LoadedRevision, Origin, Policy, Revision, RevisionEntry,
         RevisionFile, SecretContent, Threshold,
@@ -42,7 +43,7 @@ use crate::{
         },
         session::ConnectionId,
     },
-    server::{Agents, Connection, Exchange, Protection, Transport, now},
+    server::{Agents, CloseReason, Connection, Exchange, Protection, Transport, now},
     status::{
         metrics::Metrics as WriterMetrics,
         render::Owner,
@@ -63,6 +64,7 @@ pub(super) struct Replica {
     catalog: Arc<CatalogHandle>,
     pub(super) index: AgentIndex,
     writer: StatusWriter,
+    pub(super) credentials: Arc<Vault>,
     stop: CancellationToken,
     writing: tokio::task::JoinHandle<()>,
 }
@@ -94,17 +96,28 @@ impl Replica {
         let catalog = CatalogHandle::fixed(fleets.into_iter().map(Arc::new).collect(), policy);
         let index = AgentIndex::holding(server.list());
         let writer = StatusWriter::new(owner.clone(), OWN, WriterLimits::default(), WriterMetrics::default());
-        let settings =
-            Settings { own_namespace: OWN.into(), owner, max_sessions, http_silence: Duration::from_secs(300) };
+        let settings = Settings {
+            own_namespace: OWN.into(),
+            owner,
+            max_pending: 500,
+            max_sessions,
+            http_silence: Duration::from_secs(300),
+        };
+        let credentials = Arc::new(Vault::default());
         let texts = Store::new(Scope::All, writer.budget(), effective_configs::Metrics::default());
-        let surroundings =
-            Surroundings { catalog: Arc::clone(&catalog), index: index.clone(), writer: writer.clone(), texts };
+        let surroundings = Surroundings {
+            catalog: Arc::clone(&catalog),
+            index: index.clone(),
+            writer: writer.clone(),
+            texts,
+            credentials: Arc::clone(&credentials) as Arc<dyn Credentials>,
+        };
         let bridge = Bridge::new(settings, surroundings, Metrics::default());
         let stop = CancellationToken::new();
         tokio::spawn(Arc::clone(&bridge).run(stop.clone()));
         let views = Arc::clone(&bridge) as Arc<dyn AgentViews>;
         let writing = tokio::spawn(writer.clone().run(server.client(), index.clone(), views));
-        Self { bridge, server, catalog, index, writer, stop, writing }
+        Self { bridge, server, catalog, index, writer, credentials, stop, writing }
     }
 
     /// It is killed: nothing more is written or followed.
@@ -160,14 +173,24 @@ impl Replica {
     }
 
     pub(super) fn open(&self) -> Socket {
+        self.open_by(&Principal::anonymous())
+    }
+
+    /// A WebSocket that was opened with this credential.
+    pub(super) fn open_by(&self, principal: &Principal) -> Socket {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let id = ConnectionId::new(NUMBERS.fetch_add(1, Ordering::Relaxed));
-        Socket { bridge: Arc::clone(&self.bridge), connection: connection(id, Transport::WebSocket) }
+        Socket { bridge: Arc::clone(&self.bridge), connection: connection(id, Transport::WebSocket, principal) }
     }
 
     /// One poll over HTTP.
     pub(super) fn poll(&self, message: &AgentToServer) -> ServerToAgent {
-        let connection = connection(ConnectionId::new(0), Transport::Http);
+        self.poll_by(&Principal::anonymous(), message)
+    }
+
+    /// One poll over HTTP with this credential.
+    pub(super) fn poll_by(&self, principal: &Principal, message: &AgentToServer) -> ServerToAgent {
+        let connection = connection(ConnectionId::new(0), Transport::Http, principal);
         let mut replies = decoded(self.bridge.receive(&connection, message.encode_to_vec().into(), now()));
         assert_eq!(replies.len(), 1, "one response");
         replies.remove(0)
@@ -222,11 +245,11 @@ pub(super) async fn pass(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-fn connection(id: ConnectionId, transport: Transport) -> Arc<Connection> {
+fn connection(id: ConnectionId, transport: Transport, principal: &Principal) -> Arc<Connection> {
     Arc::new(Connection::new(
         id,
         transport,
-        Principal::anonymous().into(),
+        principal.clone().into(),
         ([10, 0, 0, 7], 40_000).into(),
         Protection::Plain,
     ))
@@ -280,7 +303,12 @@ impl Socket {
 
     /// Whether the server closes it.
     pub(super) fn is_closed(&self) -> bool {
-        self.connection.close_reason().is_some()
+        self.closes_for().is_some()
+    }
+
+    /// Why the server closes it.
+    pub(super) fn closes_for(&self) -> Option<CloseReason> {
+        self.connection.close_reason()
     }
 
     /// It ends.

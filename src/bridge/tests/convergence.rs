@@ -238,7 +238,10 @@ impl World {
     }
 
     fn publish(&mut self, text: Option<u8>) -> Result<(), TestCaseError> {
-        self.fleets = text.map(|text| fleet("telemetry", "edge").giving(&text.to_string())).into_iter().collect();
+        // One admits whoever comes, so that agents without a fleet may connect, and selects nobody.
+        let other = fleet("telemetry", "other").selecting("plan9");
+        let edge = text.map(|text| fleet("telemetry", "edge").giving(&text.to_string()));
+        self.fleets = edge.into_iter().chain([other]).collect();
         self.replicas.iter().for_each(|replica| replica.publish(self.fleets.clone()));
         for traveller in &mut self.agents {
             let messages = traveller.socket.as_ref().map(|(_, socket)| socket.due()).unwrap_or_default();
@@ -282,7 +285,7 @@ impl World {
             prop_assert_eq!(&*self.replicas[0].holder(uid).0, NAMES[*replica]);
             prop_assert_eq!(self.replicas[0].condition(uid, ConditionType::Connected), "True, SessionOpen");
             let offer = socket.tell(&traveller.agent.report_of(b"another", State::Applied));
-            let expected = self.fleets.first().map(|_| ());
+            let expected = self.fleets.iter().any(|fleet| fleet.name == "edge").then_some(());
             prop_assert_eq!(offer.first().and_then(text).map(|_| ()), expected, "it is offered what it lacks");
         }
         pass(Duration::from_secs(400)).await;

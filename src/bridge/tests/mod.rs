@@ -1,8 +1,10 @@
 //! Replicas in process: scripted agents on one side, an API server in memory on the other, and a clock that tests move.
 
+mod admission;
 mod bench;
 mod claims;
 mod convergence;
+mod credentials;
 mod crowds;
 mod duplicates;
 mod gateways;

@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::{
     agents::index::AgentIndex,
     api::{agent::NotStored, agent_fleet::AgentFleet},
-    bridge::{Bridge, Metrics, Settings, Surroundings},
+    bridge::{Bridge, Metrics, NoCredentials, Settings, Surroundings},
     catalog::{AnonymousNamespaces, CatalogHandle, FleetEntry, Policy, SecretContent, fleet::Offering},
     effective_configs::{self, News, Reporters as _, Store},
     kubernetes::{ObjectKey, Scope},
@@ -58,11 +58,14 @@ impl Bench {
         let settings = Settings {
             own_namespace: "opamp-system".into(),
             owner,
+            max_pending: 10,
             max_sessions: 10,
             http_silence: Duration::from_secs(300),
         };
         let index = AgentIndex::holding([]);
-        let surroundings = Surroundings { catalog: Arc::clone(&catalog), index, writer, texts: texts.clone() };
+        let credentials = Arc::new(NoCredentials::default());
+        let surroundings =
+            Surroundings { catalog: Arc::clone(&catalog), index, writer, texts: texts.clone(), credentials };
         let bridge = Bridge::new(settings, surroundings, Metrics::default());
         let remote = ([127, 0, 0, 1], 9).into();
         let (id, transport) = (ConnectionId::new(1), Transport::WebSocket);

@@ -46,7 +46,7 @@ pub use channel::{Channel, ConnectionId};
 pub use conversation::Receipt;
 pub use effects::{Changed, Effects, Suspicion};
 pub use liveness::{Ending, Liveness, SILENCE_LIMIT};
-pub use reply::{Outbound, Refusal, refuse, server_capabilities};
+pub use reply::{Outbound, Refusal, refuse, rename, server_capabilities};
 
 use self::{
     answer::{Answered, Greeting},
@@ -325,6 +325,16 @@ impl Session {
         let mut effects = Effects::default();
         if self.presence.channel() == Some(Channel::WebSocket(from)) {
             self.convict_visitors(&mut effects);
+        }
+        effects
+    }
+
+    /// The agent may not take part any more: it counts as gone, and so does whoever else speaks under its uid.
+    pub fn dismiss(&mut self, now: Now) -> Effects {
+        let mut effects = Effects::default();
+        self.visitors = Visitors::default();
+        if self.presence.channel().is_some() {
+            self.leave(Ending::SocketClosed, now, &mut effects);
         }
         effects
     }

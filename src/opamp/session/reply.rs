@@ -103,6 +103,13 @@ pub fn refuse(uid: Option<InstanceUid>, refusal: &Refusal<'_>) -> Outbound {
     compose(uid, Content::Error(error))
 }
 
+/// The answer to a message that reached no session because its uid is another's: whoever sent it goes on under this one
+/// (DUP-03, S2A-04).
+#[must_use]
+pub fn rename(uid: InstanceUid, to: InstanceUid) -> Outbound {
+    Said { capabilities: SERVER_CAPABILITIES, new_uid: Some(to), ..Said::default() }.to(uid)
+}
+
 /// What is said to an agent besides its uid; with everything left out it is the plain acknowledgement (S2A-01).
 #[derive(Debug, Default)]
 pub(super) struct Said {

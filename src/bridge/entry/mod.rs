@@ -1,5 +1,8 @@
 //! One agent at this replica: its session, who speaks for it, which fleet takes it, and whose its status is.
 
+mod standing;
+mod view;
+
 use std::{
     net::SocketAddr,
     sync::Arc,
@@ -8,17 +11,22 @@ use std::{
 
 use jiff::Timestamp;
 
+pub(super) use self::standing::Waiting;
+use self::standing::approved_in;
 use super::{
+    admission::{self, KeptOut},
     assigned::{Assigned, News},
     claim::{Claim, Holder, Stretch},
     keeping::Keeping,
-    shown::Shown,
     timers::Timer,
     wish::{Author, Demand, Wish},
 };
 use crate::{
-    agents::summary::{AgentSummary, RevisionSummary},
-    api::agent::{AgentStatus, Transport as ShownTransport},
+    agents::{
+        retention::winner,
+        summary::{Acceptance, AgentSummary, RevisionSummary},
+    },
+    api::agent::AgentStatus,
     catalog::{Catalog, Claimant, ConfigHash, FleetEntry, Subject},
     opamp::{
         InstanceUid,
@@ -26,14 +34,10 @@ use crate::{
         now::Now,
         offer::Offer,
         record::{FailedConfig, RemoteConfigState},
-        session::{Channel, Ending, Liveness, Remembered, Session},
+        session::{Liveness, Remembered, Session},
     },
     server::Connection,
-    status::{
-        queue::Urgency,
-        render::Owner,
-        view::{AgentView, ConnectionView, Departure, LivenessView, UnmatchedBecause},
-    },
+    status::{queue::Urgency, render::Owner},
 };
 
 /// A suspicion is logged once in this time.
@@ -47,8 +51,15 @@ pub(super) struct Entry {
     pub(super) keeping: Keeping,
     assigned: Assigned,
     peer: Option<Peer>,
-    /// What the watch shows of it.
+    /// What the watch shows of it; while there are two objects, the one that will stay.
     object: Option<Arc<AgentSummary>>,
+    /// The namespaces in which a person has approved of it; hardly ever more than one.
+    approved_in: Vec<Arc<str>>,
+    /// A person keeps it out.
+    kept_out: Option<KeptOut>,
+    /// Whether it may take part in what its fleet gives.
+    acceptance: Acceptance,
+    waiting: Waiting,
     recalled: Recalled,
     wish: Wish,
     warned: Option<Instant>,
@@ -79,12 +90,8 @@ enum Recalled {
 
 impl Entry {
     /// Begins with what the watch shows of the agent.
-    pub(super) fn new(
-        uid: InstanceUid,
-        object: Option<Arc<AgentSummary>>,
-        owner: &Owner,
-        http_silence: Duration,
-    ) -> Self {
+    pub(super) fn new(uid: InstanceUid, objects: &[Arc<AgentSummary>], owner: &Owner, http_silence: Duration) -> Self {
+        let object = winner(objects).cloned();
         let remembered = object.as_deref().map(|object| Remembered {
             last_reported: object.last_reported.as_ref().zip(object.state).map(|(hash, state)| (hash.to_vec(), state)),
             failed: failed_of(object),
@@ -103,6 +110,10 @@ impl Entry {
             assigned: Assigned::default(),
             peer: None,
             object,
+            approved_in: approved_in(objects),
+            kept_out: None,
+            acceptance: Acceptance::Admitted,
+            waiting: Waiting::No,
             recalled: Recalled::NotYet,
             wish,
             warned: None,
@@ -122,20 +133,6 @@ impl Entry {
             (None, Some(former)) => former.acquaintance = Acquaintance::Presumed,
             (None, None) => {}
         }
-    }
-
-    /// Whether it is only presumed who speaks.
-    pub(super) fn lacks_peer(&self) -> bool {
-        self.peer.as_ref().is_none_or(|peer| peer.acquaintance == Acquaintance::Presumed)
-    }
-
-    /// The agent speaks through this connection.
-    pub(super) fn meet(&mut self, connection: &Connection) {
-        let principal = Arc::clone(&connection.principal);
-        if self.peer.as_ref().is_none_or(|former| former.principal.identity != principal.identity) {
-            self.assigned.anew();
-        }
-        self.peer = Some(Peer { principal, remote: connection.remote, acquaintance: Acquaintance::Met });
     }
 
     /// The agent has been heard. If a session elsewhere took it and has lost it since, it has come back: says so, once.
@@ -214,12 +211,20 @@ impl Entry {
     pub(super) fn look(&mut self, catalog: &Catalog, now: Now) -> News {
         let subject = Subject {
             uid: self.session.uid(),
-            who: Claimant::recorded(self.peer.as_ref().map_or(&Identity::Anonymous, |peer| &peer.principal.identity)),
+            who: self
+                .peer
+                .as_ref()
+                .map_or(Claimant::recorded(&Identity::Anonymous), |peer| Claimant::present(&peer.principal)),
             attributes: self.session.record().description.as_ref(),
             home: self.object.as_deref().map(|object| &*object.namespace),
         };
         let seen = self.object.as_deref().and_then(|object| object.revision.as_ref());
-        let news = self.assigned.look(catalog, &subject, seen, now.instant);
+        let mut news = self.assigned.look(catalog, &subject, seen, now.instant);
+        let acceptance =
+            self.fleet().map_or(Acceptance::Admitted, |fleet| admission::acceptance(fleet, &self.approved_in));
+        if std::mem::replace(&mut self.acceptance, acceptance) != acceptance {
+            news.urgency = Some(news.urgency.map_or(Urgency::Configuration, |other| other.min(Urgency::Configuration)));
+        }
         if self.assigned.has_formers() && self.runs_what_it_is_given() {
             self.assigned.forget_formers();
         }
@@ -240,12 +245,15 @@ impl Entry {
 
     /// What the agent is to have now.
     pub(super) fn offer(&self) -> Offer {
-        self.assigned.offer(self.seen())
+        match self.acceptance() {
+            Acceptance::Admitted => self.assigned.offer(self.seen()),
+            Acceptance::Pending | Acceptance::Denied | Acceptance::Revoked => Offer::default(),
+        }
     }
 
     /// The hash of what the agent is to have now.
     pub(super) fn hash(&self) -> Option<ConfigHash> {
-        self.assigned.hash(self.seen())
+        self.offer().remote_config.map(|config| config.hash)
     }
 
     /// The fleet that takes the agent.
@@ -266,8 +274,9 @@ impl Entry {
     /// What the watch shows of the agent's object now. Says whether, and how urgently, the writer has to look at it: it
     /// has gone, its spec has changed, or another replica has claimed it. What this replica has written itself comes
     /// back, too, and is no reason.
-    pub(super) fn learn(&mut self, object: Option<Arc<AgentSummary>>, owner: &Owner) -> (Option<Urgency>, Demand) {
-        let former = std::mem::replace(&mut self.object, object);
+    pub(super) fn learn(&mut self, objects: &[Arc<AgentSummary>], owner: &Owner) -> (Option<Urgency>, Demand) {
+        let former = std::mem::replace(&mut self.object, winner(objects).cloned());
+        self.approved_in = approved_in(objects);
         let home = |object: &Option<Arc<AgentSummary>>| object.as_ref().map(|object| Arc::clone(&object.namespace));
         if home(&former) != home(&self.object) || self.seen().is_some_and(|seen| self.assigned.is_behind(seen)) {
             self.assigned.anew();
@@ -298,47 +307,6 @@ impl Entry {
     pub(super) fn written(&mut self, status: &AgentStatus) -> Demand {
         self.wish.written(status.reoffer.as_ref().map(|reoffer| reoffer.requested_at.0))
     }
-
-    /// What is to be written; `None`: it is not this replica's to write, or nothing can be said of the agent yet.
-    pub(super) fn view(&self, own_namespace: &str) -> Option<AgentView> {
-        let (peer, stretch) = (self.peer.as_ref()?, self.claim.stretch()?);
-        let shown = if self.claim.is_ours() { self.shown()? } else { return None };
-        let liveness = match self.session.liveness() {
-            Liveness::Unheard => return None,
-            Liveness::Connected { .. } => LivenessView::Connected,
-            Liveness::Disconnected { since, how } => LivenessView::Disconnected { since, how: departure(how) },
-        };
-        let home = self.object.as_ref().map(|object| &*object.namespace);
-        Some(AgentView {
-            namespace: shown.namespace().or(home).unwrap_or(own_namespace).into(),
-            session: self.claim.number(),
-            record: self.session.record().clone(),
-            assignment: shown.view(),
-            connection: ConnectionView {
-                transport: match stretch.channel {
-                    Channel::WebSocket(_) => ShownTransport::WebSocket,
-                    Channel::Http => ShownTransport::Http,
-                },
-                identity: peer.principal.identity.clone(),
-                remote_address: peer.remote,
-                since: stretch.since,
-                liveness,
-            },
-            effective_config: self
-                .keeping
-                .view(self.fleet().map(AsRef::as_ref), self.session.record().effective_config.as_ref()),
-            reoffer_granted: self.wish.granted(),
-        })
-    }
-
-    /// What is shown of the assignment. An agent that has an object and has not described itself here is shown to the
-    /// writer until the writer has read what the object says of it: those attributes count.
-    fn shown(&self) -> Option<&Shown> {
-        const UNDESCRIBED: &Shown = &Shown::Unmatched(UnmatchedBecause::DescriptionMissing);
-        let is_unread = self.object.is_some() && self.recalled == Recalled::NotYet;
-        let nothing = || (is_unread && self.session.record().description.is_none()).then_some(UNDESCRIBED);
-        self.assigned.shown().or_else(nothing)
-    }
 }
 
 /// Who wrote the status of an object.
@@ -353,12 +321,4 @@ fn author_of(object: &AgentSummary, owner: &Owner) -> Author {
 fn failed_of(object: &AgentSummary) -> Option<FailedConfig> {
     let hash = object.failed.as_ref()?.to_vec();
     Some(FailedConfig { hash, error: String::new(), at: Timestamp::UNIX_EPOCH })
-}
-
-fn departure(how: Ending) -> Departure {
-    match how {
-        Ending::Goodbye | Ending::Reidentified => Departure::Goodbye,
-        Ending::SocketClosed => Departure::ConnectionClosed,
-        Ending::Silent => Departure::Silent,
-    }
 }

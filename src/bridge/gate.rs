@@ -1,0 +1,328 @@
+//! The gate before the sessions: who gets in, what those are told that do not, and who is put out again.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    Bridge,
+    admission::{Applicant, Conflict, Credential, KeptOut, Known, Verdict, decide, kept_out},
+    audit::{self, Decision, FleetName, Who},
+    connections::Carried,
+    entry::{Entry, Waiting},
+    lock, pending,
+    renamings::{Origin, Telling, Visitor},
+};
+use crate::{
+    agents::summary::Acceptance,
+    catalog::{Catalog, Claimant},
+    opamp::{
+        InstanceUid,
+        identity::Principal,
+        now::Now,
+        session::{self, Channel, Outbound},
+    },
+    server::{CloseReason, Connection, Exchange, Then, Transport},
+    status::queue::Urgency,
+};
+
+/// When an agent that a person keeps out may ask again. It is not closed: it would come back without delay.
+const KEPT_OUT: Duration = Duration::from_secs(300);
+/// So much later at most, so that not all ask at once (AMB-44).
+const SPREAD: Duration = Duration::from_secs(30);
+/// How long an agent that needs approval may take part without an object, which is being made.
+const OBJECT_IS_DUE: Duration = Duration::from_secs(10);
+
+/// Why the session of an agent ends.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Expulsion {
+    /// A person keeps it out.
+    KeptOut(KeptOut),
+    /// The credential by which it was admitted does not count any more.
+    CredentialGone,
+    /// No fleet takes its identity any more.
+    NotAdmitted,
+    /// Its gateway is none any more.
+    NoGateway,
+    /// It has newer credentials, and speaks elsewhere.
+    Succeeded,
+}
+
+impl Expulsion {
+    fn reason(self) -> &'static str {
+        match self {
+            Self::KeptOut(kept_out) => kept_out.reason(),
+            Self::CredentialGone => "the credential does not count any more",
+            Self::NotAdmitted => "no fleet admits this identity any more",
+            Self::NoGateway => "this identity may not speak for other agents any more",
+            Self::Succeeded => "the agent has newer credentials, and uses them on another connection",
+        }
+    }
+
+    fn close_reason(self) -> CloseReason {
+        match self {
+            Self::KeptOut(_) | Self::CredentialGone | Self::NotAdmitted | Self::NoGateway => CloseReason::Revoked,
+            Self::Succeeded => CloseReason::Superseded,
+        }
+    }
+}
+
+impl Bridge {
+    /// What becomes of a message under this uid; `speaker` is who speaks for it here already.
+    pub(super) fn judge(
+        &self,
+        connection: &Connection,
+        uid: InstanceUid,
+        carried: Carried,
+        speaker: Option<&Principal>,
+        now: Now,
+    ) -> Verdict {
+        match self.weigh(&connection.principal, uid, speaker, now) {
+            // Its fleet may have been replaced; whether it was shut out is found when the catalog changes.
+            Verdict::NotAdmitted if carried == Carried::Already => Verdict::Admitted,
+            verdict => verdict,
+        }
+    }
+
+    fn weigh(&self, principal: &Principal, uid: InstanceUid, speaker: Option<&Principal>, now: Now) -> Verdict {
+        let is_valid = self.credentials.is_valid(principal, now.wall);
+        let credential = if is_valid { Credential::Valid } else { Credential::Gone };
+        let known = Known {
+            objects: &self.index.get(&uid),
+            live: speaker,
+            former: lock(&self.renamings).former(uid),
+            own_namespace: &self.settings.own_namespace,
+            catalog: &self.catalog.load(),
+            now: now.wall,
+        };
+        decide(Applicant { uid, principal, credential }, known)
+    }
+
+    /// Answers a message that is not let in.
+    pub(super) fn turn_away(
+        &self,
+        connection: &Arc<Connection>,
+        uid: InstanceUid,
+        carried: Carried,
+        verdict: Verdict,
+        now: Now,
+    ) -> Exchange {
+        match verdict {
+            Verdict::Admitted => Exchange::default(),
+            Verdict::CredentialGone => self.turn_out(connection, uid),
+            Verdict::KeptOut(kept_out) => self.turn_down(connection, uid, kept_out.reason(), now),
+            Verdict::NotAdmitted => self.turn_down(connection, uid, "no fleet admits this identity", now),
+            Verdict::Renamed(conflict) => self.give_other_uid(connection, uid, carried, conflict, now),
+        }
+    }
+
+    fn turn_out(&self, connection: &Arc<Connection>, uid: InstanceUid) -> Exchange {
+        let reason = Expulsion::CredentialGone.reason();
+        audit::record(Decision::Ended, Who::behind(connection, uid), FleetName::default(), reason);
+        self.metrics.turned_away.inc();
+        match connection.transport {
+            Transport::WebSocket => Exchange { then: Then::Close(CloseReason::Revoked), ..Exchange::default() },
+            // It was checked a moment ago; the next request is refused before it comes here.
+            Transport::Http => {
+                Exchange { send: vec![unavailable(uid, reason, super::retry_after())], ..Exchange::default() }
+            }
+        }
+    }
+
+    fn turn_down(&self, connection: &Connection, uid: InstanceUid, reason: &'static str, now: Now) -> Exchange {
+        self.metrics.turned_away.inc();
+        if lock(&self.quiet).breaks(uid, now.instant) {
+            audit::record(Decision::Refused, Who::behind(connection, uid), FleetName::default(), reason);
+        }
+        let retry_after = KEPT_OUT + rand::random_range(Duration::ZERO..SPREAD);
+        // Whoever is answered so has reported: the connection stays.
+        Exchange { send: vec![unavailable(uid, reason, retry_after)], speaker: Some(uid), ..Exchange::default() }
+    }
+
+    /// The uid is another's. What carries that other agent already is its own older connection, which it has left.
+    fn give_other_uid(
+        &self,
+        connection: &Connection,
+        uid: InstanceUid,
+        carried: Carried,
+        conflict: Conflict,
+        now: Now,
+    ) -> Exchange {
+        if carried == Carried::Already {
+            let here = Some(Channel::WebSocket(connection.id));
+            self.sessions.with(uid, |entry| {
+                if entry.session.liveness().channel() == here {
+                    self.expel(entry, Expulsion::Succeeded, now);
+                }
+            });
+            let told = unavailable(uid, Expulsion::Succeeded.reason(), KEPT_OUT);
+            self.connections.expel(connection.id, uid, told, CloseReason::Superseded);
+            return Exchange { speaker: Some(uid), ..Exchange::default() };
+        }
+        let (new_uid, is_news) = match conflict {
+            Conflict::IssuedTo(owner) => (owner, lock(&self.quiet).breaks(uid, now.instant)),
+            Conflict::CertificateInUse | Conflict::OtherIdentity => {
+                let visitor = Visitor { uid, origin: origin(connection) };
+                let (new_uid, telling) = lock(&self.renamings).tell(&visitor, now.instant);
+                (new_uid, telling == Telling::First)
+            }
+        };
+        if is_news {
+            self.metrics.renamed.inc();
+            audit::record(Decision::Renamed, Who::behind(connection, uid), FleetName::default(), conflict.reason());
+        }
+        Exchange { send: vec![session::rename(uid, new_uid)], speaker: Some(uid), ..Exchange::default() }
+    }
+
+    /// Whoever spoke for the agent has got newer credentials and comes over them now: its older socket is left behind,
+    /// alive or not.
+    pub(super) fn leave_older_socket(&self, entry: &mut Entry, connection: &Connection, now: Now) {
+        let Some(Channel::WebSocket(older)) = entry.session.liveness().channel() else { return };
+        if older == connection.id || !entry.is_succeeded_by(&connection.principal) {
+            return;
+        }
+        let effects = entry.session.closed(older, now);
+        let _ = self.carry_out(entry, effects, None, now);
+        self.connections.release(older, entry.session.uid());
+    }
+
+    /// Ends the session of an agent. A socket that carries no other is closed; on one that does the agent alone is told
+    /// (AMB-15). Over HTTP its next request is refused.
+    pub(super) fn expel(&self, entry: &mut Entry, why: Expulsion, now: Now) {
+        let Some(channel) = entry.session.liveness().channel() else { return };
+        let uid = entry.session.uid();
+        if let Some(who) = entry.who() {
+            audit::record(Decision::Ended, who, entry.fleet_name(), why.reason());
+        }
+        self.metrics.expelled.inc();
+        let effects = entry.session.dismiss(now);
+        let _ = self.carry_out(entry, effects, None, now);
+        if let Channel::WebSocket(connection) = channel {
+            let told = unavailable(uid, why.reason(), KEPT_OUT);
+            self.connections.expel(connection, uid, told, why.close_reason());
+        }
+    }
+
+    /// Puts the agent out if what the watch shows of it says so. Otherwise notes that it may come back.
+    pub(super) fn keep_out(&self, entry: &mut Entry, now: Now) {
+        let Some(principal) = entry.principal().cloned() else { return };
+        let objects = self.index.get(&entry.session.uid());
+        let own = &self.settings.own_namespace;
+        let kept_out = kept_out(Claimant::present(&principal), &objects, own, &self.catalog.load());
+        if entry.keep_out(kept_out) {
+            self.touch(entry, Some(Urgency::Configuration));
+        }
+        if let Some(kept_out) = kept_out {
+            self.expel(entry, Expulsion::KeptOut(kept_out), now);
+        } else if entry.is_succeeded_elsewhere(&self.settings.owner) {
+            self.expel(entry, Expulsion::Succeeded, now);
+        }
+    }
+
+    /// Puts the agent out if no fleet admits it any more, or not by this identity.
+    pub(super) fn shut_out(&self, entry: &mut Entry, catalog: &Catalog, now: Now) {
+        if entry.is_shut_out(catalog) {
+            self.expel(entry, Expulsion::NotAdmitted, now);
+            return;
+        }
+        let uid = entry.session.uid();
+        let Some(principal) = entry.principal().cloned() else { return };
+        if principal.identity.issued_to().is_some_and(|owner| owner != uid)
+            && matches!(self.weigh(&principal, uid, None, now), Verdict::Renamed(Conflict::IssuedTo(_)))
+        {
+            self.expel(entry, Expulsion::NoGateway, now);
+        }
+    }
+
+    /// Sees to it that no more agents wait for approval than may.
+    pub(super) fn find_room(&self, entry: &mut Entry, now: Now) {
+        let uid = entry.session.uid();
+        let Some(namespace) = entry.wants_object_in() else {
+            if entry.waiting() != Waiting::No {
+                lock(&self.pending).leave(uid);
+                entry.wait(Waiting::No);
+            }
+            return;
+        };
+        let shown = self.index.counts(namespace).pending;
+        let was_in_vain = entry.waiting() == Waiting::InVain;
+        let waiting = match lock(&self.pending).enter(uid, namespace, shown) {
+            pending::Entry::Granted => Waiting::Since(now.instant),
+            pending::Entry::Full => Waiting::InVain,
+        };
+        entry.wait(waiting);
+        if was_in_vain && waiting != Waiting::InVain {
+            self.touch(entry, Some(Urgency::FirstSight));
+        }
+    }
+
+    /// What an agent is answered that needs an object to be approved of, and has none.
+    pub(super) fn without_object(&self, entry: &Entry, now: Now) -> Option<Outbound> {
+        let reason = match entry.waiting() {
+            Waiting::No => return None,
+            Waiting::Since(since) if now.instant.saturating_duration_since(since) < OBJECT_IS_DUE => return None,
+            Waiting::Since(_) => "the agent has no object yet, without which nobody can approve of it",
+            Waiting::InVain => "too many agents wait for approval",
+        };
+        self.metrics.pending_refused.inc();
+        Some(unavailable(entry.session.uid(), reason, super::retry_after()))
+    }
+
+    /// Forgets the places of agents that have gone without an object.
+    pub(super) fn sweep_pending(&self) {
+        let all = lock(&self.pending).all();
+        for uid in all {
+            let waits =
+                self.sessions.with(uid, |entry| entry.waiting() != Waiting::No && entry.claim.over_since().is_none());
+            if waits != Some(true) {
+                lock(&self.pending).leave(uid);
+            }
+        }
+    }
+
+    /// Closes the connections whose credentials do not count any more. Those that poll are refused at their next request;
+    /// what is shown of them changes now.
+    pub(super) async fn check_credentials(&self) {
+        let open = self.connections.all();
+        super::run::in_rows(open, |connection| {
+            if !self.credentials.is_valid(&connection.principal, super::now().wall) {
+                connection.close(CloseReason::Revoked);
+            }
+        })
+        .await;
+        self.for_all(|uid| {
+            self.sessions.with(uid, |entry| {
+                let now = super::now();
+                let is_gone = |principal: &Arc<Principal>| !self.credentials.is_valid(principal, now.wall);
+                if entry.session.liveness().channel().is_some() && entry.principal().is_some_and(is_gone) {
+                    self.expel(entry, Expulsion::CredentialGone, now);
+                }
+            });
+        })
+        .await;
+    }
+
+    /// Writes down that a session has begun.
+    pub(super) fn note_begin(&self, entry: &Entry) {
+        let Some(who) = entry.who() else { return };
+        let decision = match entry.waiting() {
+            Waiting::InVain => return,
+            Waiting::No | Waiting::Since(_) if entry.acceptance() == Acceptance::Pending => Decision::Held,
+            Waiting::No | Waiting::Since(_) => Decision::Granted,
+        };
+        let reason = match decision {
+            Decision::Held => "the fleet asks for a person's approval",
+            Decision::Granted | Decision::Refused | Decision::Renamed | Decision::Ended => "",
+        };
+        audit::record(decision, who, entry.fleet_name(), reason);
+    }
+}
+
+fn unavailable(uid: InstanceUid, reason: &str, retry_after: Duration) -> Outbound {
+    session::refuse(Some(uid), &session::Refusal::Unavailable { reason, retry_after: Some(retry_after) })
+}
+
+fn origin(connection: &Connection) -> Origin {
+    match connection.transport {
+        Transport::WebSocket => Origin::WebSocket(connection.id),
+        Transport::Http => Origin::Http(connection.principal.identity.clone(), connection.remote.ip()),
+    }
+}

@@ -1,0 +1,67 @@
+//! Credentials of tests.
+
+use std::sync::Mutex;
+
+use jiff::Timestamp;
+use tokio::sync::watch;
+
+use crate::{
+    bridge::Credentials,
+    opamp::{
+        InstanceUid,
+        identity::{Audience, Digest, Identity, Principal, Proof},
+    },
+};
+
+/// The credentials of a test: all count but those that were taken away.
+#[derive(Default)]
+pub(super) struct Vault {
+    taken: Mutex<Vec<Identity>>,
+    generation: watch::Sender<u64>,
+}
+
+impl Vault {
+    /// From now on nothing counts that shows this identity.
+    pub(super) fn take_away(&self, identity: &Identity) {
+        self.taken.lock().expect("unbroken").push(identity.clone());
+        self.generation.send_modify(|generation| *generation += 1);
+    }
+}
+
+impl Credentials for Vault {
+    fn is_valid(&self, principal: &Principal, now: Timestamp) -> bool {
+        let is_over = principal.expires.is_some_and(|expires| expires <= now);
+        !is_over && !self.taken.lock().expect("unbroken").contains(&principal.identity)
+    }
+
+    fn changed(&self) -> watch::Receiver<u64> {
+        self.generation.subscribe()
+    }
+}
+
+/// Whoever shows a credential of this identity.
+pub(super) fn principal(identity: &str) -> Principal {
+    let identity = Identity::parse(identity).expect("an identity");
+    let proof = match identity {
+        Identity::Anonymous => Proof::None,
+        Identity::ServiceAccount { .. } => Proof::Reviewed,
+        Identity::Certificate { .. } | Identity::ClientCa { .. } => {
+            Proof::Certificate { issuer: [1; 32], serial: Box::new([0x0a]) }
+        }
+        Identity::EnrollmentToken { .. } | Identity::Basic { .. } => {
+            Proof::Secret { namespace: "telemetry".into(), digest: Digest([7; 32]) }
+        }
+    };
+    let is_account = matches!(identity, Identity::ServiceAccount { .. });
+    let audiences = is_account.then_some(Audience::OwnNamespace).into_iter().collect();
+    Principal { identity, audiences, proof, expires: None }
+}
+
+/// The holder of a certificate that the fleet `edge` of `telemetry` has issued to this agent.
+pub(super) fn issued_to(uid: InstanceUid, serial: u8, not_after: Timestamp) -> Principal {
+    Principal {
+        proof: Proof::Certificate { issuer: [1; 32], serial: Box::new([serial]) },
+        expires: Some(not_after),
+        ..principal(&format!("certificate:telemetry/edge/{uid}"))
+    }
+}
