@@ -93,7 +93,7 @@ impl Agents for Bridge {
             }
         }
         match taken {
-            Taken::Answered(Answer { send, violation, place: _ }) => {
+            Taken::Answered(Answer { send, violation, .. }) => {
                 Exchange { send, speaker: Some(uid), violation, then: Then::Continue }
             }
             Taken::Stopped(verdict) => self.turn_away(connection, uid, carried, verdict, now),
@@ -181,13 +181,7 @@ impl Bridge {
     }
 
     /// Whoever may speak for the agent says something.
-    fn converse(
-        &self,
-        entry: &mut Entry,
-        connection: &Arc<Connection>,
-        mut inbound: Inbound,
-        now: Now,
-    ) -> Answer {
+    fn converse(&self, entry: &mut Entry, connection: &Arc<Connection>, mut inbound: Inbound, now: Now) -> Answer {
         let (catalog, channel, claim) = (self.catalog.load(), channel_of(connection), entry.claim.number());
         Self::want_text(entry, now);
         scrub(&mut inbound.message, &entry.quotable(&catalog));

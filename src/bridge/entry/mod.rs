@@ -247,7 +247,12 @@ impl Entry {
     pub(super) fn offer(&self) -> Offer {
         match self.acceptance() {
             Acceptance::Admitted => self.assigned.offer(self.seen()),
-            Acceptance::Pending | Acceptance::Denied | Acceptance::Revoked => Offer::default(),
+            // A request for a certificate is not refused for that: it waits, too.
+            Acceptance::Pending => Offer {
+                certificate_requests: self.assigned.offer(self.seen()).certificate_requests,
+                ..Offer::default()
+            },
+            Acceptance::Denied | Acceptance::Revoked => Offer::default(),
         }
     }
 

@@ -107,7 +107,8 @@ pub fn refuse(uid: Option<InstanceUid>, refusal: &Refusal<'_>) -> Outbound {
 /// (DUP-03, S2A-04).
 #[must_use]
 pub fn rename(uid: InstanceUid, to: InstanceUid) -> Outbound {
-    Said { capabilities: SERVER_CAPABILITIES, new_uid: Some(to), ..Said::default() }.to(uid)
+    let capabilities = server_capabilities(CertificateRequests::NotServed);
+    Said { capabilities, new_uid: Some(to), ..Said::default() }.to(uid)
 }
 
 /// What is said to an agent besides its uid; with everything left out it is the plain acknowledgement (S2A-01).

@@ -271,12 +271,12 @@ impl ObservedConnection {
 }
 
 impl ObservedCertificate {
-    fn summarise(self) -> Box<CertificateSummary> {
-        Box::new(CertificateSummary {
+    fn summarise(self) -> CertificateSummary {
+        CertificateSummary {
             serial: self.serial.into(),
             not_after: self.not_after.0,
             in_use_since: self.in_use_since.map(|time| time.0),
-        })
+        }
     }
 }
 
@@ -349,7 +349,7 @@ pub(super) fn summarise(agent: ObservedAgent, interner: &mut Interner) -> Option
             .as_ref()
             .and_then(|connection| connection.identity.as_deref())
             .map(|identity| interner.share_unless_unique(identity)),
-        certificate: status.certificate.map(ObservedCertificate::summarise),
+        certificate: status.certificate.map(|certificate| Box::new(certificate.summarise())),
         acceptance: acceptance(&status.conditions),
         connection: status.connection.map(|connection| connection.summarise(interner)),
         accepts_remote_config: status.capabilities.iter().any(|capability| capability == "AcceptsRemoteConfig"),
