@@ -66,7 +66,8 @@ impl Writes {
         answer
     }
 
-    async fn wait(&self) {
+    /// Spends without asking, as soon as there is room.
+    pub(super) async fn wait(&self) {
         while let Err(again) = self.locked(|budget| budget.take(clock())) {
             sleep_until(again.into()).await;
         }

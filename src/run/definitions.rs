@@ -6,7 +6,9 @@ use anyhow::bail;
 use k8s_openapi::NamespaceResourceScope;
 use kube::{Api, Client, Resource, api::ListParams};
 use opamp_operator::{
-    api::{agent::Agent, agent_fleet::AgentFleet, remote_config::RemoteConfig},
+    api::{
+        agent::Agent, agent_fleet::AgentFleet, connection_settings::ConnectionSettings, remote_config::RemoteConfig,
+    },
     kubernetes::{Scope, describe},
 };
 use serde::de::DeserializeOwned;
@@ -20,6 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub async fn require(client: &Client, scope: &Scope, namespace: &str) -> anyhow::Result<()> {
     require_one::<AgentFleet>(client, scope, namespace).await?;
     require_one::<RemoteConfig>(client, scope, namespace).await?;
+    require_one::<ConnectionSettings>(client, scope, namespace).await?;
     require_one::<Agent>(client, scope, namespace).await
 }
 

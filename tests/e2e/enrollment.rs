@@ -16,10 +16,10 @@ use crate::harness::{
 const SOON: Duration = Duration::from_secs(20);
 /// From when the API server acknowledged a revocation.
 const REVOKED_WITHIN: Duration = Duration::from_secs(5);
-const TOKEN: &str = "a-token-that-nobody-guesses-0123456789";
+pub(super) const TOKEN: &str = "a-token-that-nobody-guesses-0123456789";
 
 /// A fleet whose members need a token and an approval, and get certificates that end soon.
-fn apply_fleet(scenario: &Scenario, endpoint: &str, approval: &str, certificates: &Value) {
+pub(super) fn apply_fleet(scenario: &Scenario, endpoint: &str, approval: &str, certificates: &Value) {
     scenario.apply(&[
         enrollment_token("edge-token", TOKEN, Some("edge")),
         remote_config("base").file("collector.yaml", &collector_config("v1")).build(),
@@ -59,7 +59,7 @@ async fn access(scenario: &Scenario, uid: &str, access: &str) {
 }
 
 /// Waits until the agent connects with a certificate that is not this one, and the Agent says so.
-async fn renewed(scenario: &Scenario, swarm: &Swarm, uid: &str, former: &str, limit: Duration) -> String {
+pub(super) async fn renewed(scenario: &Scenario, swarm: &Swarm, uid: &str, former: &str, limit: Duration) -> String {
     wait_for("another certificate is in use", limit, async || {
         let status = agent(scenario, uid).await["status"]["certificate"].clone();
         let serial = swarm.identity(0).await.serial;

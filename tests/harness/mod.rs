@@ -5,6 +5,7 @@
 //! objects. Nothing sleeps: [`wait_for`] looks until something holds and says what it saw last when it never does.
 //! What a test starts ends with it, also when the test run is killed: see [`guardian`].
 
+pub mod api_proxy;
 pub mod changes;
 pub mod control_plane;
 pub mod guardian;

@@ -80,10 +80,19 @@ impl Operator {
         Self::at(started, system::free_address(), system::free_address()).await
     }
 
-    async fn at(started: Started, listen: SocketAddr, admin: SocketAddr) -> Self {
+    /// Starts it without waiting for anything.
+    pub fn launch(started: Started) -> Self {
+        Self::launch_at(started, system::free_address(), system::free_address())
+    }
+
+    fn launch_at(started: Started, listen: SocketAddr, admin: SocketAddr) -> Self {
         let child = command(&started, listen, admin).spawn().expect("the operator starts");
         guardian::watch_process(child.id().expect("it was just started"));
-        let mut operator = Self { listen, admin, ready_at: Instant::now(), started, child };
+        Self { listen, admin, ready_at: Instant::now(), started, child }
+    }
+
+    async fn at(started: Started, listen: SocketAddr, admin: SocketAddr) -> Self {
+        let mut operator = Self::launch_at(started, listen, admin);
         operator.wait_until_ready().await;
         operator.ready_at = Instant::now();
         operator
@@ -129,6 +138,11 @@ impl Operator {
     pub async fn kill_and_restart(mut self) -> Self {
         self.kill().await;
         self.revive().await
+    }
+
+    /// Waits until it has ended, whoever ended it.
+    pub async fn ended(&mut self) {
+        self.child.wait().await.expect("it ends");
     }
 
     /// Ends it as a power cut would.

@@ -10,14 +10,16 @@ use std::{
 };
 
 use kube::{
-    Client,
+    Client, Config,
     api::{Api, DynamicObject, ListParams, Patch, PatchParams},
+    config::{KubeConfigOptions, Kubeconfig},
 };
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::{
     ControlPlane,
+    api_proxy::ApiProxy,
     operator::{Operator, Protection, Started},
     resources::{Condition, Kind},
     wait_for,
@@ -94,31 +96,62 @@ impl Scenario {
         self.start(name, Protection::Tls, flags).await
     }
 
+    /// Starts one that serves over TLS and reaches the API server through a proxy. It is killed as soon as the proxy has
+    /// met the write that it is told of: what happens before is part of the count.
+    pub fn tls_replica_behind(&self, proxy: &ApiProxy, name: &str) -> Operator {
+        let mut started = self.started(name, Protection::Tls, &[]);
+        started.kubeconfig = self.folder.join("proxy.kubeconfig");
+        let view = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "proxy",
+            "clusters": [{"name": "proxy", "cluster": {"server": format!("http://{}", proxy.address)}}],
+            "contexts": [{"name": "proxy", "context": {"cluster": "proxy", "user": "proxy"}}],
+            "users": [{"name": "proxy", "user": {}}],
+        });
+        std::fs::write(&started.kubeconfig, view.to_string()).expect("the kubeconfig is written");
+        Operator::launch(started)
+    }
+
+    /// A proxy before the API server with the operator's own rights.
+    pub async fn api_proxy(&self) -> ApiProxy {
+        let kubeconfig = Kubeconfig::read_from(self.operator_kubeconfig()).expect("a kubeconfig");
+        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+        let mut config = config.expect("it names a cluster");
+        config.default_retry = false;
+        config.read_timeout = None;
+        ApiProxy::start(Client::try_from(config).expect("a client")).await
+    }
+
     /// A file with the certificate of the operator's own CA, by which agents know the server.
     pub async fn ca(&self) -> PathBuf {
+        wait_for("the CA is published", Duration::from_secs(30), async || self.try_ca()).await
+    }
+
+    /// The same, if it is there.
+    pub fn try_ca(&self) -> Result<PathBuf, String> {
         let arguments = ["-n", &self.system, "get", "configmap", "opamp-ca", "-o", r"jsonpath={.data.ca\.crt}"];
-        let certificate = wait_for("the CA is published", Duration::from_secs(30), async || {
-            let text = self.cluster.try_kubectl(&arguments, "")?;
-            if text.contains("BEGIN CERTIFICATE") { Ok(text) } else { Err("no certificate".to_owned()) }
-        })
-        .await;
+        let certificate = self.cluster.try_kubectl(&arguments, "")?;
+        if !certificate.contains("BEGIN CERTIFICATE") {
+            return Err("no certificate".to_owned());
+        }
         let path = self.folder.join("ca.crt");
         std::fs::write(&path, certificate).expect("the CA's certificate is written");
-        path
+        Ok(path)
     }
 
     async fn start(&self, name: &str, protection: Protection, flags: &[&str]) -> Operator {
-        let kubeconfig = self.operator_kubeconfig();
-        Operator::start(Started {
-            kubeconfig,
+        Operator::start(self.started(name, protection, flags)).await
+    }
+
+    fn started(&self, name: &str, protection: Protection, flags: &[&str]) -> Started {
+        Started {
+            kubeconfig: self.operator_kubeconfig(),
             protection,
             namespace: self.system.clone(),
             fleets: self.namespace.clone(),
             replica: name.to_owned(),
             log: self.folder.join(format!("{name}.log")),
             flags: flags.iter().map(|&flag| flag.to_owned()).collect(),
-        })
-        .await
+        }
     }
 
     /// A kubeconfig of the operator's service account.

@@ -8,6 +8,7 @@ use kube::{
 use opamp_operator::api::{
     agent::Agent,
     agent_fleet::AgentFleet,
+    connection_settings::ConnectionSettings,
     remote_config::{BODIES_LIMIT, RemoteConfig},
 };
 use serde_json::{Value, json};
@@ -58,6 +59,7 @@ async fn the_api_server_takes_bodies_up_to_their_limit() {
 async fn dry_run(client: &Client, object: Value) -> Result<Value, String> {
     let resource = match object["kind"].as_str() {
         Some("AgentFleet") => ApiResource::erase::<AgentFleet>(&()),
+        Some("ConnectionSettings") => ApiResource::erase::<ConnectionSettings>(&()),
         Some("RemoteConfig") => ApiResource::erase::<RemoteConfig>(&()),
         Some("Agent") => ApiResource::erase::<Agent>(&()),
         kind => return Err(format!("the table has an object of kind {kind:?}")),

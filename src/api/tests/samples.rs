@@ -6,7 +6,11 @@ use kube::core::cel::Validator;
 use serde_json::Value;
 
 use super::schema::schema_of;
-use crate::api::{agent_fleet::AgentFleet, remote_config::RemoteConfig};
+use crate::api::{
+    agent_fleet::AgentFleet,
+    connection_settings::{ConnectionSettings, SettingsHeader},
+    remote_config::{KeyReference, RemoteConfig},
+};
 
 /// All objects of the folder, in the order in which `kubectl apply -f` takes them.
 fn samples() -> Vec<Value> {
@@ -32,7 +36,7 @@ fn the_namespace_comes_first_and_holds_all_others() {
 
 #[test]
 fn a_sample_has_only_fields_that_there_are_and_breaks_no_rule() {
-    for kind in ["AgentFleet", "RemoteConfig"] {
+    for kind in ["AgentFleet", "RemoteConfig", "ConnectionSettings"] {
         for sample in of_kind(kind) {
             let name = &sample["metadata"]["name"];
             assert!(Validator::new().validate(&schema_of(kind), &sample, None).is_ok(), "{name}");
@@ -82,7 +86,14 @@ fn references(sample: &Value) -> Vec<(String, String, String)> {
         Some("AgentFleet") => {
             let fleet: AgentFleet = serde_json::from_value(sample.clone()).unwrap();
             let entries = fleet.spec.remote_configs.into_iter();
-            entries.map(|entry| ("RemoteConfig".to_owned(), entry.name, String::new())).collect()
+            let configs = entries.map(|entry| ("RemoteConfig".to_owned(), entry.name, String::new()));
+            let settings = fleet.spec.connection_settings.into_iter();
+            let settings = settings.map(|settings| ("ConnectionSettings".to_owned(), settings.name, String::new()));
+            configs.chain(settings).collect()
+        }
+        Some("ConnectionSettings") => {
+            let settings: ConnectionSettings = serde_json::from_value(sample.clone()).unwrap();
+            references_of_settings(settings)
         }
         Some("RemoteConfig") => {
             let config: RemoteConfig = serde_json::from_value(sample.clone()).unwrap();
@@ -97,6 +108,21 @@ fn references(sample: &Value) -> Vec<(String, String, String)> {
         }
         _ => Vec::new(),
     }
+}
+
+fn references_of_settings(settings: ConnectionSettings) -> Vec<(String, String, String)> {
+    let opamp = settings.spec.opamp;
+    let of = |kind: &str, key: KeyReference| (kind.to_owned(), key.name, key.key);
+    let value = |header: SettingsHeader| header.value_from.map(|source| of("Secret", source.secret_key_ref));
+    let connect_headers = opamp.proxy.into_iter().flat_map(|proxy| proxy.connect_headers);
+    let headers = opamp.headers.into_iter().chain(connect_headers).filter_map(value);
+    let secret = opamp.certificate.and_then(|certificate| certificate.secret_ref);
+    let certificate = secret.map(|secret| ("Secret".to_owned(), secret.name, "tls.crt".to_owned()));
+    let authorities = opamp.tls.and_then(|tls| tls.ca_from).into_iter().flat_map(|source| {
+        let config_map = source.config_map_key_ref.map(|key| of("ConfigMap", key));
+        config_map.into_iter().chain(source.secret_key_ref.map(|key| of("Secret", key)))
+    });
+    headers.chain(certificate).chain(authorities).collect()
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! What the tests of this module share, and the stories that concern more than one part.
 
+mod api_server;
 mod convergence;
 mod generations;
+mod registrar;
 mod requests;
 mod stored;
 mod world;

@@ -39,23 +39,24 @@ fn operator_born() -> Secret {
 }
 
 /// As the API server applies a merge patch.
-pub(super) fn patched(secret: &Secret, patch: &Value) -> Secret {
-    fn merge(into: &mut Value, patch: &Value) {
-        let Some(fields) = patch.as_object() else {
-            *into = patch.clone();
-            return;
-        };
-        if !into.is_object() {
-            *into = serde_json::json!({});
-        }
-        for (field, value) in fields {
-            if value.is_null() {
-                into.as_object_mut().unwrap().remove(field);
-            } else {
-                merge(&mut into[field], value);
-            }
+pub(super) fn merge(into: &mut Value, patch: &Value) {
+    let Some(fields) = patch.as_object() else {
+        *into = patch.clone();
+        return;
+    };
+    if !into.is_object() {
+        *into = serde_json::json!({});
+    }
+    for (field, value) in fields {
+        if value.is_null() {
+            into.as_object_mut().unwrap().remove(field);
+        } else {
+            merge(&mut into[field], value);
         }
     }
+}
+
+pub(super) fn patched(secret: &Secret, patch: &Value) -> Secret {
     let mut object = serde_json::to_value(secret).unwrap();
     merge(&mut object, patch);
     serde_json::from_value(object).unwrap()

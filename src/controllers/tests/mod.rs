@@ -1,5 +1,7 @@
 //! The leader between watches that tests feed and an API server that answers as they wish.
 
+mod settings;
+
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
@@ -69,14 +71,7 @@ impl World {
         leader.see(remote_config(Event::Init));
         remote_configs.into_iter().for_each(|object| leader.see(remote_config(Event::InitApply(guarded(object)))));
         leader.see(remote_config(Event::InitDone));
-        for nothing in [
-            [Seen::Fleet(None, Event::Init), Seen::Fleet(None, Event::InitDone)],
-            [Event::Init, Event::InitDone].map(|event| Seen::Input(None, InputEvent::ConfigMap(event))),
-            [Event::Init, Event::InitDone].map(|event| Seen::Input(None, InputEvent::Secret(event))),
-            [Event::Init, Event::InitDone].map(Seen::Lease),
-        ] {
-            nothing.into_iter().for_each(|seen| leader.see(seen));
-        }
+        list_nothing_else(&mut leader);
         Self { leader, requests }
     }
 
@@ -107,6 +102,26 @@ impl World {
             }
         }
         patched
+    }
+}
+
+/// Everything is listed, and nothing is there.
+fn list_nothing(leader: &mut Leader) {
+    for event in [Event::Init, Event::InitDone] {
+        leader.see(Seen::Input(None, InputEvent::RemoteConfig(event)));
+    }
+    list_nothing_else(leader);
+}
+
+fn list_nothing_else(leader: &mut Leader) {
+    for nothing in [
+        [Seen::Fleet(None, Event::Init), Seen::Fleet(None, Event::InitDone)],
+        [Event::Init, Event::InitDone].map(|event| Seen::Input(None, InputEvent::ConnectionSettings(event))),
+        [Event::Init, Event::InitDone].map(|event| Seen::Input(None, InputEvent::ConfigMap(event))),
+        [Event::Init, Event::InitDone].map(|event| Seen::Input(None, InputEvent::Secret(event))),
+        [Event::Init, Event::InitDone].map(Seen::Lease),
+    ] {
+        nothing.into_iter().for_each(|seen| leader.see(seen));
     }
 }
 
