@@ -33,12 +33,27 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "lease",
             "status",
             "effective_configs",
+            "credentials",
             "fleets",
             "remote_configs",
             "connection_settings",
         ],
     ),
-    ("bridge", &["opamp", "api", "kubernetes", "catalog", "server", "status", "agents", "lease", "effective_configs"]),
+    (
+        "bridge",
+        &[
+            "opamp",
+            "api",
+            "kubernetes",
+            "catalog",
+            "server",
+            "status",
+            "agents",
+            "lease",
+            "effective_configs",
+            "credentials",
+        ],
+    ),
 ];
 
 #[test]

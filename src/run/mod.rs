@@ -17,7 +17,9 @@ use opamp_operator::{
     agents::index::AgentIndex,
     bridge::{self, Bridge},
     catalog::{self, CatalogHandle, Loader},
-    controllers, effective_configs,
+    controllers,
+    credentials::{certificates::Certificates, requests::Requests},
+    effective_configs,
     kubernetes::{WatchClient, client_without_retry},
     lease::{self, Election, ReplicaLease},
     server::{
@@ -217,6 +219,7 @@ struct Bridging {
     catalog: Arc<CatalogHandle>,
     writer: StatusWriter,
     texts: effective_configs::Store,
+    certificates: Certificates,
     bridge: Arc<Bridge>,
 }
 
@@ -238,26 +241,31 @@ impl Bridging {
             writer.budget(),
             effective_configs::Metrics::register(metrics),
         );
+        let certificates = Certificates::new(&settings.scope);
         let surroundings = bridge::Surroundings {
             catalog: Arc::clone(&catalog),
             index: index.clone(),
             writer: writer.clone(),
             texts: texts.clone(),
             credentials: Arc::new(bridge::NoCredentials::default()),
+            certificates: certificates.clone(),
+            requests: Arc::new(Requests::new(clients.requests.clone(), certificates.clone())),
         };
         let bridge = Bridge::new(settings.bridge(), surroundings, bridge::Metrics::register(metrics));
-        (Self { index, catalog, writer, texts, bridge }, loader)
+        (Self { index, catalog, writer, texts, certificates, bridge }, loader)
     }
 
     fn start(&self, settings: &Settings, clients: &Clients, loader: Loader, alarm: &Alarm) -> Vec<Part> {
         let Clients { requests, watches } = clients;
-        let Self { index, catalog: _, writer, texts, bridge } = self;
+        let Self { index, catalog: _, writer, texts, certificates, bridge } = self;
+        let certificates_run = certificates.clone().run(watches.clone(), settings.scope.clone());
         let index_run = index.clone().run(watches.clone(), settings.scope.clone());
         let writer_run = writer.clone().run(requests.clone(), index.clone(), bridge.clone());
         let texts_run = texts.clone().run(requests.clone(), watches.clone(), bridge.clone());
         vec![
             Part::start_endless("index of Agents", alarm, index_run),
             Part::start("catalog", alarm, |stop| loader.run(stop)),
+            Part::start_endless("certificates of agents", alarm, certificates_run),
             Part::start_endless("status writer", alarm, writer_run),
             Part::start_endless("effective configurations", alarm, texts_run),
             Part::start("bridge", alarm, |stop| Arc::clone(bridge).run(stop)),
