@@ -14,6 +14,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("status", &["opamp", "api", "kubernetes", "catalog", "agents"]),
     ("effective_configs", &["opamp", "api", "kubernetes", "catalog", "status"]),
     ("credentials", &["opamp", "api", "kubernetes", "status"]),
+    ("authentication", &["opamp", "api", "kubernetes", "catalog", "credentials", "server", "events"]),
     ("lease", &["api", "kubernetes"]),
     ("revisions", &["opamp", "api", "kubernetes", "catalog"]),
     ("events", &["api", "kubernetes"]),
@@ -42,6 +43,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "bridge",
         &[
+            "authentication",
             "opamp",
             "api",
             "kubernetes",

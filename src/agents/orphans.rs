@@ -53,6 +53,55 @@ pub fn taken(status: &AgentStatus, fleet: &str, fleet_uid: &str, now: Timestamp)
     AgentStatus { fleet: Some(fleet.into()), conditions: restate(status, &changes, now), ..status.clone() }
 }
 
+/// The status of an agent that a person keeps out, for this reason: it belongs to no fleet.
+#[must_use]
+pub fn kept_out(status: &AgentStatus, access: KeptOut, now: Timestamp) -> AgentStatus {
+    let (reason, message) = match access {
+        KeptOut::Denied => (AgentReason::Denied, "spec.access is Denied"),
+        KeptOut::Revoked => (AgentReason::Revoked, "spec.access is Revoked"),
+    };
+    let changes = [
+        (reason, message.to_owned()),
+        (AgentReason::NoFleetSelects, "an agent that is denied or revoked belongs to no fleet".to_owned()),
+        (AgentReason::NotMatched, "no fleet takes the agent".to_owned()),
+    ];
+    AgentStatus { fleet: None, conditions: restate(status, &changes, now), ..status.clone() }
+}
+
+/// How a person keeps an agent out.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum KeptOut {
+    /// By `spec.access: Denied`.
+    Denied,
+    /// By `spec.access: Revoked`.
+    Revoked,
+}
+
+/// The status of an agent whose fleet asks for a person's approval, which this command gives.
+#[must_use]
+pub fn pending(status: &AgentStatus, command: &str, now: Timestamp) -> AgentStatus {
+    let changes = [
+        (AgentReason::PendingApproval, command.to_owned()),
+        (AgentReason::NotAccepted, "nothing is offered before the agent is approved".to_owned()),
+    ];
+    AgentStatus { conditions: restate(status, &changes, now), ..status.clone() }
+}
+
+/// The status of an agent that may take part, which is said where its status says otherwise. `fleet_uid` is of the fleet
+/// that takes it.
+#[must_use]
+pub fn admitted(status: &AgentStatus, fleet_uid: Option<&str>, now: Timestamp) -> AgentStatus {
+    let keeps_out = |condition: &Condition| condition.status != Verdict::True.as_str();
+    if !find(&status.conditions, ConditionType::Accepted).is_some_and(keeps_out) {
+        return status.clone();
+    }
+    let was_held = find(&status.conditions, ConditionType::ConfigApplied)
+        .is_some_and(|condition| condition.reason == AgentReason::NotAccepted.declaration().word);
+    let applied = fleet_uid.filter(|_| was_held).map(|fleet_uid| config_applied(status, fleet_uid));
+    let changes: Vec<_> = std::iter::once((AgentReason::Admitted, String::new())).chain(applied).collect();
+    AgentStatus { conditions: restate(status, &changes, now), ..status.clone() }
+}
+
 /// The status of an agent whose fleet wants so much to be kept of what the agent runs. More than was kept is told by the
 /// replica to which it returns.
 #[must_use]

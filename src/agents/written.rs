@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
-use crate::opamp::record::{ConnectionSettingsState, RemoteConfigState};
+use crate::opamp::{
+    InstanceUid,
+    record::{ConnectionSettingsState, RemoteConfigState},
+};
 
 /// Bytes as lower-case hex digits.
 #[must_use]
@@ -77,6 +80,12 @@ pub fn read_settings_state(text: &str) -> Option<ConnectionSettingsState> {
         RemoteConfigState::Failed => ConnectionSettingsState::Failed,
         RemoteConfigState::Unknown(number) => ConnectionSettingsState::Unknown(number),
     })
+}
+
+/// The command with which a person approves of an agent, ready to be pasted: what the condition of one that waits says.
+#[must_use]
+pub fn approving(namespace: &str, uid: &InstanceUid) -> String {
+    format!(r#"kubectl -n {namespace} patch agent {uid} --type=merge -p '{{"spec":{{"access":"Approved"}}}}'"#)
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! The log lines about who may take part, of one stable shape.
+//! The audit lines about who may take part: one for each decision, of a shape that does not change. Nothing in one was
+//! taken from what an agent says of itself, its uid aside.
 
 use std::net::SocketAddr;
 
@@ -56,8 +57,8 @@ pub(super) struct FleetName<'a> {
     pub(super) name: &'a str,
 }
 
-/// Writes a decision about an agent down.
-pub(super) fn record(decision: Decision, who: Who<'_>, fleet: FleetName<'_>, reason: &str) {
+/// Writes a decision about an agent down, with one fixed word that says why.
+pub(super) fn record(decision: Decision, who: Who<'_>, fleet: FleetName<'_>, reason: &'static str) {
     let FleetName { namespace, name } = fleet;
     let Who { uid, identity, remote } = who;
     tracing::info!(
@@ -70,6 +71,7 @@ pub(super) fn record(decision: Decision, who: Who<'_>, fleet: FleetName<'_>, rea
         %uid,
         %remote,
         reason,
+        count = 1,
         "access"
     );
 }

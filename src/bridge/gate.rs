@@ -47,11 +47,23 @@ pub(super) enum Expulsion {
 }
 
 impl Expulsion {
+    /// For the audit line.
+    fn word(self) -> &'static str {
+        match self {
+            Self::KeptOut(kept_out) => kept_out.word(),
+            Self::CredentialGone => "CredentialGone",
+            Self::NotAdmitted => "NotAdmitted",
+            Self::NoGateway => "NoGateway",
+            Self::Succeeded => "Succeeded",
+        }
+    }
+
+    /// For the agent.
     fn reason(self) -> &'static str {
         match self {
             Self::KeptOut(kept_out) => kept_out.reason(),
             Self::CredentialGone => "the credential does not count any more",
-            Self::NotAdmitted => "no fleet admits this identity any more",
+            Self::NotAdmitted => "no fleet admits this identity",
             Self::NoGateway => "this identity may not speak for other agents any more",
             Self::Succeeded => "the agent has newer credentials, and uses them on another connection",
         }
@@ -108,33 +120,33 @@ impl Bridge {
         match verdict {
             Verdict::Admitted => Exchange::default(),
             Verdict::CredentialGone => self.turn_out(connection, uid),
-            Verdict::KeptOut(kept_out) => self.turn_down(connection, uid, kept_out.reason(), now),
-            Verdict::NotAdmitted => self.turn_down(connection, uid, "no fleet admits this identity", now),
+            Verdict::KeptOut(kept_out) => self.turn_down(connection, uid, Expulsion::KeptOut(kept_out), now),
+            Verdict::NotAdmitted => self.turn_down(connection, uid, Expulsion::NotAdmitted, now),
             Verdict::Renamed(conflict) => self.give_other_uid(connection, uid, carried, conflict, now),
         }
     }
 
     fn turn_out(&self, connection: &Arc<Connection>, uid: InstanceUid) -> Exchange {
-        let reason = Expulsion::CredentialGone.reason();
-        audit::record(Decision::Ended, Who::behind(connection, uid), FleetName::default(), reason);
+        let why = Expulsion::CredentialGone;
+        audit::record(Decision::Ended, Who::behind(connection, uid), FleetName::default(), why.word());
         self.metrics.turned_away.inc();
         match connection.transport {
             Transport::WebSocket => Exchange { then: Then::Close(CloseReason::Revoked), ..Exchange::default() },
             // It was checked a moment ago; the next request is refused before it comes here.
             Transport::Http => {
-                Exchange { send: vec![unavailable(uid, reason, super::retry_after())], ..Exchange::default() }
+                Exchange { send: vec![unavailable(uid, why.reason(), super::retry_after())], ..Exchange::default() }
             }
         }
     }
 
-    fn turn_down(&self, connection: &Connection, uid: InstanceUid, reason: &'static str, now: Now) -> Exchange {
+    fn turn_down(&self, connection: &Connection, uid: InstanceUid, why: Expulsion, now: Now) -> Exchange {
         self.metrics.turned_away.inc();
         if lock(&self.quiet).breaks(uid, now.instant) {
-            audit::record(Decision::Refused, Who::behind(connection, uid), FleetName::default(), reason);
+            audit::record(Decision::Refused, Who::behind(connection, uid), FleetName::default(), why.word());
         }
         let retry_after = KEPT_OUT + rand::random_range(Duration::ZERO..SPREAD);
         // Whoever is answered so has reported: the connection stays.
-        Exchange { send: vec![unavailable(uid, reason, retry_after)], speaker: Some(uid), ..Exchange::default() }
+        Exchange { send: vec![unavailable(uid, why.reason(), retry_after)], speaker: Some(uid), ..Exchange::default() }
     }
 
     /// The uid is another's. What carries that other agent already is its own older connection, which it has left.
@@ -167,7 +179,7 @@ impl Bridge {
         };
         if is_news {
             self.metrics.renamed.inc();
-            audit::record(Decision::Renamed, Who::behind(connection, uid), FleetName::default(), conflict.reason());
+            audit::record(Decision::Renamed, Who::behind(connection, uid), FleetName::default(), conflict.word());
         }
         Exchange { send: vec![session::rename(uid, new_uid)], speaker: Some(uid), ..Exchange::default() }
     }
@@ -190,7 +202,7 @@ impl Bridge {
         let Some(channel) = entry.session.liveness().channel() else { return };
         let uid = entry.session.uid();
         if let Some(who) = entry.who() {
-            audit::record(Decision::Ended, who, entry.fleet_name(), why.reason());
+            audit::record(Decision::Ended, who, entry.fleet_name(), why.word());
         }
         self.metrics.expelled.inc();
         let effects = entry.session.dismiss(now);
@@ -301,7 +313,7 @@ impl Bridge {
     }
 
     /// Writes down that a session has begun.
-    pub(super) fn note_begin(&self, entry: &Entry) {
+    pub(super) fn note_begin(entry: &Entry) {
         let Some(who) = entry.who() else { return };
         let decision = match entry.waiting() {
             Waiting::InVain => return,
@@ -309,7 +321,7 @@ impl Bridge {
             Waiting::No | Waiting::Since(_) => Decision::Granted,
         };
         let reason = match decision {
-            Decision::Held => "the fleet asks for a person's approval",
+            Decision::Held => "PendingApproval",
             Decision::Granted | Decision::Refused | Decision::Renamed | Decision::Ended => "",
         };
         audit::record(decision, who, entry.fleet_name(), reason);

@@ -45,7 +45,7 @@ use std::{
 
 use tokio::sync::Semaphore;
 
-pub use credentials::{Credentials, NoCredentials};
+pub use credentials::Credentials;
 pub use metrics::Metrics;
 pub use settings::{Application, RequestDesk};
 

@@ -53,7 +53,11 @@ impl Bridge {
                     Err(RecvError::Closed) => return,
                 },
                 due = self.timers.rung() => in_rows(due, |(deadline, uid): Ring| self.ring(uid, deadline)).await,
-                _ = sweep.tick() => self.sweep().await,
+                _ = sweep.tick() => {
+                    self.sweep().await;
+                    // Some may have ended by themselves.
+                    self.check_credentials().await;
+                }
             }
         }
     }

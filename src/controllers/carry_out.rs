@@ -20,12 +20,17 @@ use super::{
     chores::{AgentKey, Carried, Chore, Due, key},
 };
 use crate::{
-    agents::{orphans, summary::AgentSummary},
+    agents::{
+        orphans::{self, KeptOut},
+        summary::AgentSummary,
+        written::approving,
+    },
     api::{
         FLEET_LABEL,
-        agent::{Agent, AgentStatus},
+        agent::{Access, Agent, AgentStatus},
         agent_fleet::EffectiveConfigDetail,
         condition::{ConditionType, Verdict, find},
+        enrollment::Approval,
     },
     catalog::{Assignment, Catalog, Claimant, Subject},
     effective_configs::stored::Kept,
@@ -147,8 +152,8 @@ async fn restate(context: &Context, agent: &AgentSummary, gone: &BTreeSet<Holder
     let api: Api<Agent> = Api::namespaced(context.client.clone(), &agent.namespace);
     let found = within(api.get(&agent.uid.to_string())).await?;
     let former = found.status.clone().unwrap_or_default();
-    let Some(status) = restated(&agent.uid, &agent.namespace, &former, gone, &context.catalog.load(), Timestamp::now())
-    else {
+    let away = Away { uid: agent.uid, namespace: &agent.namespace, access: found.spec.access, former: &former };
+    let Some(status) = restated(away, gone, &context.catalog.load(), Timestamp::now()) else {
         return Ok(());
     };
     let found = relabel(context, &api, found, status.fleet.as_deref()).await?;
@@ -175,39 +180,59 @@ async fn relabel(context: &Context, api: &Api<Agent>, mut found: Agent, fleet: O
     Ok(found)
 }
 
+/// An agent that is away, as its object says.
+#[derive(Clone, Copy)]
+struct Away<'a> {
+    uid: InstanceUid,
+    namespace: &'a str,
+    access: Option<Access>,
+    former: &'a AgentStatus,
+}
+
 /// What the leader says of an agent; `None` while somebody else speaks for it.
-fn restated(
-    uid: &InstanceUid,
-    namespace: &str,
-    former: &AgentStatus,
-    gone: &BTreeSet<Holder>,
-    catalog: &Catalog,
-    now: Timestamp,
-) -> Option<AgentStatus> {
+fn restated(away: Away<'_>, gone: &BTreeSet<Holder>, catalog: &Catalog, now: Timestamp) -> Option<AgentStatus> {
+    let status = unowned(away.former, gone, now)?;
+    match away.access {
+        Some(Access::Denied) => return Some(orphans::kept_out(&status, KeptOut::Denied, now)),
+        Some(Access::Revoked) => return Some(orphans::kept_out(&status, KeptOut::Revoked, now)),
+        Some(Access::Approved) | None => {}
+    }
+    let status = matched(away, status, catalog, now);
+    let fleet = status.fleet.as_deref().and_then(|fleet| catalog.fleet(away.namespace, fleet));
+    let waits = away.access.is_none() && fleet.is_some_and(|fleet| fleet.enrollment.approval == Approval::Manual);
+    Some(if waits {
+        orphans::pending(&status, &approving(away.namespace, &away.uid), now)
+    } else {
+        orphans::admitted(&status, fleet.map(|fleet| fleet.uid.as_str()), now)
+    })
+}
+
+/// The status of an agent that no session speaks for.
+fn unowned(former: &AgentStatus, gone: &BTreeSet<Holder>, now: Timestamp) -> Option<AgentStatus> {
     let connection = former.connection.as_ref()?;
     let owner = Holder {
         replica: connection.replica.clone(),
         incarnation: Incarnation::from_text(connection.incarnation.as_str()),
     };
-    let status = if orphans::is_handed_over(former) {
-        former.clone()
-    } else if gone.contains(&owner) {
-        orphans::gone(former, now)
+    if orphans::is_handed_over(former) {
+        Some(former.clone())
     } else {
-        return None;
-    };
+        gone.contains(&owner).then(|| orphans::gone(former, now))
+    }
+}
+
+/// The same with the fleet of its namespace that takes the agent now.
+fn matched(away: Away<'_>, status: AgentStatus, catalog: &Catalog, now: Timestamp) -> AgentStatus {
+    let Away { uid, namespace, former, .. } = away;
     // Which fleets an identity of a later version may join is not known here: what was said of them stays.
-    let Some(identity) = Identity::parse(&connection.identity) else { return Some(status) };
+    let recorded = former.connection.as_ref().and_then(|connection| Identity::parse(&connection.identity));
+    let Some(identity) = recorded else { return status };
     let attributes = recall(&status).description;
-    let subject = Subject {
-        uid: *uid,
-        who: Claimant::recorded(&identity),
-        attributes: attributes.as_ref(),
-        home: Some(namespace),
-    };
+    let subject =
+        Subject { uid, who: Claimant::recorded(&identity), attributes: attributes.as_ref(), home: Some(namespace) };
     let is_matched =
         find(&status.conditions, ConditionType::Matched).is_some_and(|it| it.status == Verdict::True.as_str());
-    Some(match catalog.assign(&subject) {
+    match catalog.assign(&subject) {
         // To another namespace an agent moves only when it returns.
         Assignment::Matched(fleet, _) if fleet.namespace == namespace => {
             if is_matched && status.fleet.as_ref() == Some(&fleet.name) {
@@ -225,7 +250,7 @@ fn restated(
             orphans::keeping(orphans::lost(&status, now), EffectiveConfigDetail::Hash)
         }
         Assignment::Matched(..) | Assignment::Unmatched(_) => status,
-    })
+    }
 }
 
 #[cfg(test)]
@@ -283,10 +308,46 @@ mod tests {
         Catalog::new(fleets.collect(), policy, 1)
     }
 
+    fn away(former: &AgentStatus) -> Away<'_> {
+        Away { uid: InstanceUid::generate(), namespace: "telemetry", access: None, former }
+    }
+
+    #[test]
+    fn what_a_person_decides_about_an_agent_that_is_away_shows() {
+        let manual = {
+            let fleets = catalog(&[("telemetry", "edge")])
+                .fleets()
+                .map(|fleet| {
+                    let enrollment = Enrollment { approval: Approval::Manual, ..fleet.enrollment.clone() };
+                    Arc::new(FleetEntry { enrollment, ..(**fleet).clone() })
+                })
+                .collect();
+            let policy = Policy { anonymous: AnonymousNamespaces::All, secrets: SecretContent::Withheld };
+            Catalog::new(fleets, policy, 1)
+        };
+        let automatic = catalog(&[("telemetry", "edge")]);
+        let reason = |status: &AgentStatus, kind| find(&status.conditions, kind).map(|it| it.reason.clone());
+        let mut former = status("False", Some("edge"));
+        for (case, access, catalog, fleet, [accepted, matched, applied]) in [
+            ("denied", Some(Access::Denied), &automatic, None, ["Denied", "NoFleetSelects", "NotMatched"]),
+            ("revoked", Some(Access::Revoked), &automatic, None, ["Revoked", "NoFleetSelects", "NotMatched"]),
+            ("may return", None, &automatic, Some("edge"), ["Admitted", "FleetSelects", "NoRevision"]),
+            ("needs approval", None, &manual, Some("edge"), ["PendingApproval", "FleetSelects", "NotAccepted"]),
+            ("approved", Some(Access::Approved), &manual, Some("edge"), ["Admitted", "FleetSelects", "NoRevision"]),
+            ("approved and denied", Some(Access::Denied), &manual, None, ["Denied", "NoFleetSelects", "NotMatched"]),
+        ] {
+            former = restated(Away { access, ..away(&former) }, &BTreeSet::new(), catalog, NOW).expect("a status");
+            assert_eq!(former.fleet.as_deref(), fleet, "{case}");
+            let shown = [ConditionType::Accepted, ConditionType::Matched, ConditionType::ConfigApplied]
+                .map(|kind| reason(&former, kind).unwrap_or_default());
+            assert_eq!(shown, [accepted, matched, applied], "{case}");
+        }
+    }
+
     /// The fleet and the conditions that are said anew; `None`: nothing is said.
     fn said(former: &AgentStatus, gone: &[&str], fleets: &[(&str, &str)]) -> Option<(Option<String>, Vec<String>)> {
         let gone = gone.iter().filter_map(|identity| Holder::parse(identity)).collect();
-        let after = restated(&InstanceUid::generate(), "telemetry", former, &gone, &catalog(fleets), NOW)?;
+        let after = restated(away(former), &gone, &catalog(fleets), NOW)?;
         let shown = after.conditions.iter().filter(|it| ["Matched", "Connected"].contains(&it.type_.as_str()));
         Some((after.fleet, shown.map(|it| format!("{}={}", it.type_, it.status)).collect()))
     }
@@ -370,11 +431,11 @@ mod tests {
             let policy = Policy { anonymous: AnonymousNamespaces::All, secrets: SecretContent::Withheld };
             let catalog = Catalog::new(fleets.collect(), policy, 1);
             let uid = InstanceUid::generate();
-            let after = restated(&uid, "telemetry", &former, &BTreeSet::new(), &catalog, NOW).expect("a status");
+            let after = restated(Away { uid, ..away(&former) }, &BTreeSet::new(), &catalog, NOW).expect("a status");
             let config = after.effective_config.expect("a configuration");
             assert_eq!(config.secret_ref.is_some(), expected, "{case}");
         }
-        let lost = restated(&InstanceUid::generate(), "telemetry", &former, &BTreeSet::new(), &catalog(&[]), NOW);
+        let lost = restated(away(&former), &BTreeSet::new(), &catalog(&[]), NOW);
         let config = lost.and_then(|status| status.effective_config).expect("a configuration");
         assert_eq!((config.hash.as_str(), config.secret_ref), ("aa", None), "no fleet");
     }
@@ -383,11 +444,11 @@ mod tests {
     fn what_needs_no_word_is_not_touched() {
         let former = status("False", Some("edge"));
         let here = catalog(&[("telemetry", "edge")]);
-        let after = restated(&InstanceUid::generate(), "telemetry", &former, &BTreeSet::new(), &here, NOW);
+        let after = restated(away(&former), &BTreeSet::new(), &here, NOW);
         assert_eq!(after, Some(former));
         let mut later = status("False", Some("edge"));
         later.connection.as_mut().expect("a connection").identity = "future:telemetry/edge".into();
-        let after = restated(&InstanceUid::generate(), "telemetry", &later, &BTreeSet::new(), &here, NOW);
+        let after = restated(away(&later), &BTreeSet::new(), &here, NOW);
         assert_eq!(after, Some(later), "an identity of a later version");
     }
 }

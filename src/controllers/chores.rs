@@ -11,10 +11,11 @@ use jiff::Timestamp;
 use crate::{
     agents::{
         retention::{self, is_over, losers},
-        summary::AgentSummary,
+        summary::{Acceptance, AgentSummary},
     },
     api::{
-        agent_fleet::EffectiveConfigDetail, condition::Verdict, enrollment::Enrollment, selector::AttributeSelector,
+        agent::Access, agent_fleet::EffectiveConfigDetail, condition::Verdict, enrollment::Enrollment,
+        selector::AttributeSelector,
     },
     catalog::Catalog,
     effective_configs::stored::Kept,
@@ -144,10 +145,11 @@ impl Housekeeping {
         let mut to_be_matched = BTreeSet::new();
         let mut chores = Vec::new();
         for agent in agents {
-            let asked_for = is_away(agent) && self.to_be_matched.contains(&key(agent));
-            if asked_for {
+            let is_touched = is_away(agent) && self.to_be_matched.contains(&key(agent));
+            if is_touched {
                 to_be_matched.insert(key(agent));
             }
+            let asked_for = is_touched || is_away(agent) && is_decided_anew(agent);
             if agent.deleted.is_some() || self.resting.contains_key(&key(agent)) {
                 continue;
             }
@@ -193,6 +195,19 @@ impl Housekeeping {
 /// Whether the agent was once claimed and is not connected, so that its status is the leader's.
 fn is_away(agent: &AgentSummary) -> bool {
     agent.connected.as_ref().is_some_and(|connected| connected.verdict != Verdict::True)
+}
+
+/// Whether a person has decided otherwise about the agent than its status says.
+fn is_decided_anew(agent: &AgentSummary) -> bool {
+    let shown = agent.acceptance;
+    match agent.access {
+        Some(Access::Denied) => shown != Some(Acceptance::Denied),
+        Some(Access::Revoked) => shown != Some(Acceptance::Revoked),
+        Some(Access::Approved) => {
+            matches!(shown, Some(Acceptance::Pending | Acceptance::Denied | Acceptance::Revoked))
+        }
+        None => matches!(shown, Some(Acceptance::Denied | Acceptance::Revoked)),
+    }
 }
 
 fn owner(agent: &Arc<AgentSummary>) -> Option<Holder> {

@@ -42,7 +42,7 @@ pub enum Carried {
     /// One write.
     Write(Write),
     /// Somebody else is to sign: ask, and ask again later.
-    Ask(Arc<AgentCertificate>, CertificateRequest),
+    Ask(Arc<AgentCertificate>, CertificateRequest, IssuePolicy),
 }
 
 /// What is needed to carry out steps.
@@ -94,7 +94,7 @@ impl Desk<'_> {
         let key = match (&certificate.request, &certificate.private_key) {
             (Some(pem), _) => match CertificateRequest::check(pem, certificate.agent, |uid| self.roll.is_known(uid)) {
                 Ok(request) if policy.issuer != Issuer::Internal && certificate.is_for(&request.key().id()) => {
-                    return Ok(Carried::Ask(certificate, request));
+                    return Ok(Carried::Ask(certificate, request, policy.clone()));
                 }
                 Ok(request) => Some(request.key().clone()),
                 Err(error) => return Ok(Carried::Write(refuse(certificate, &error.to_string(), now))),
@@ -135,7 +135,7 @@ impl Desk<'_> {
     }
 }
 
-fn refuse(certificate: Arc<AgentCertificate>, why: &str, now: Timestamp) -> Write {
+pub(super) fn refuse(certificate: Arc<AgentCertificate>, why: &str, now: Timestamp) -> Write {
     let patch = certificate.refuse(why, now);
     Write::Patch(certificate, patch)
 }

@@ -4,6 +4,7 @@ pub mod anchors;
 pub mod authority;
 pub mod carry;
 pub mod certificates;
+mod external;
 pub mod facts;
 pub mod generations;
 pub mod key;

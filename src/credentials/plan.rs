@@ -14,7 +14,7 @@ use super::{
     key::KeyId,
     published::PublishedRevocations,
     revocations::{Revocation, Revocations},
-    roll::{Finalizer, IssuePolicy, KeyWish, Member, Roll, Standing},
+    roll::{Finalizer, IssuePolicy, Issuer, KeyWish, Member, Roll, Standing},
     serial::Serial,
     stored::{AgentCertificate, Given, Holder, KeyOrigin},
 };
@@ -168,9 +168,16 @@ impl<'a> Planner<'a> {
                 self.others.extend(due.map(refuse));
             }
         }
-        for certificate in certificates.iter().filter(|it| it.given.is_some() && !it.is_due()) {
-            if certificate.held().all(|held| held.not_after <= self.now) {
-                self.remove(certificate);
+        self.remove_outlived(certificates);
+    }
+
+    /// What has expired is of use to nobody; a refusal tells for a while, then it is looked at anew.
+    fn remove_outlived(&mut self, certificates: &[&Arc<AgentCertificate>]) {
+        for certificate in certificates.iter().filter(|it| !it.is_due()) {
+            match (&certificate.given, &certificate.refused) {
+                (Some(_), _) if certificate.held().all(|held| held.not_after <= self.now) => self.remove(certificate),
+                (None, Some(refused)) => self.remove_at(certificate, later(refused.at, ORPHANED)),
+                (Some(_), _) | (None, None) => {}
             }
         }
     }
@@ -220,7 +227,7 @@ impl<'a> Planner<'a> {
         if let (Some(holder), Some(fleet)) = (member.holder(namespace), fleet)
             && let Some(policy) = self.roll.policy(namespace, fleet)
         {
-            let is_prepared = current.iter().any(|it| it.origin == KeyOrigin::Operator && it.is_due());
+            let is_prepared = current.iter().any(|it| it.origin == KeyOrigin::Operator && it.given.is_none());
             if !is_prepared && self.wants_new_key(member, best, policy) {
                 self.pending += 1;
                 self.issues.push(Step::Make(holder, policy.clone()));
@@ -282,7 +289,10 @@ impl<'a> Planner<'a> {
             self.look_at_again(due);
             return false;
         }
-        let would_end = later(self.now, policy.validity.duration).min(self.stored.authority_ends);
+        let would_end = match policy.issuer {
+            Issuer::Internal => later(self.now, policy.validity.duration).min(self.stored.authority_ends),
+            Issuer::CertificateSigningRequest | Issuer::CertManager { .. } => later(self.now, policy.validity.duration),
+        };
         would_end > later(held.not_after, policy.validity.duration / 20)
     }
 
@@ -294,7 +304,10 @@ impl<'a> Planner<'a> {
     }
 
     fn remove_after(&mut self, certificate: &Arc<AgentCertificate>, age: Duration) {
-        let due = later(certificate.created_at, age);
+        self.remove_at(certificate, later(certificate.created_at, age));
+    }
+
+    fn remove_at(&mut self, certificate: &Arc<AgentCertificate>, due: Timestamp) {
         if due <= self.now {
             self.remove(certificate);
         } else {

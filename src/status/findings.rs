@@ -5,7 +5,7 @@ use super::{
     view::{AgentView, AssignmentView, Departure, FleetView, GivenView, IssuedView, LivenessView, UnmatchedBecause},
 };
 use crate::{
-    agents::summary::Acceptance,
+    agents::{summary::Acceptance, written::approving},
     api::{
         condition::Finding,
         reasons::{AgentReason, agent_ready},
@@ -41,15 +41,10 @@ pub(super) fn findings(view: &AgentView, record: &AgentRecord) -> Vec<Finding> {
 fn accepted(view: &AgentView) -> (AgentReason, String) {
     match view.acceptance {
         Acceptance::Admitted => (AgentReason::Admitted, String::new()),
-        Acceptance::Pending => (AgentReason::PendingApproval, approving(view)),
+        Acceptance::Pending => (AgentReason::PendingApproval, approving(&view.namespace, &view.uid)),
         Acceptance::Denied => (AgentReason::Denied, "spec.access is Denied".into()),
         Acceptance::Revoked => (AgentReason::Revoked, "spec.access is Revoked".into()),
     }
-}
-
-/// The command that approves of an agent, ready to be pasted.
-fn approving(AgentView { namespace, uid, .. }: &AgentView) -> String {
-    format!(r#"kubectl -n {namespace} patch agent {uid} --type=merge -p '{{"spec":{{"access":"Approved"}}}}'"#)
 }
 
 fn matched(assignment: &AssignmentView) -> (AgentReason, String) {

@@ -85,18 +85,26 @@ pub(super) enum Conflict {
 }
 
 impl Conflict {
-    /// For the log.
-    pub(super) fn reason(self) -> &'static str {
+    /// For the audit line.
+    pub(super) fn word(self) -> &'static str {
         match self {
-            Self::IssuedTo(_) => "the certificate was issued to another agent",
-            Self::CertificateInUse => "the agent has a certificate in use, and nothing else speaks for it",
-            Self::OtherIdentity => "another identity speaks for this agent",
+            Self::IssuedTo(_) => "IssuedToAnother",
+            Self::CertificateInUse => "CertificateInUse",
+            Self::OtherIdentity => "OtherIdentity",
         }
     }
 }
 
 impl KeptOut {
-    /// For the log and for the agent.
+    /// For the audit line.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Denied => "Denied",
+            Self::Revoked => "Revoked",
+        }
+    }
+
+    /// For the agent.
     pub(super) fn reason(self) -> &'static str {
         match self {
             Self::Denied => "this agent has been denied",

@@ -227,7 +227,7 @@ impl Entry {
             who: self
                 .peer
                 .as_ref()
-                .map_or(Claimant::recorded(&Identity::Anonymous), |peer| Claimant::present(&peer.principal)),
+                .map_or_else(|| Claimant::recorded(&Identity::Anonymous), |peer| Claimant::present(&peer.principal)),
             attributes: self.session.record().description.as_ref(),
             home: self.object.as_deref().map(|object| &*object.namespace),
         };

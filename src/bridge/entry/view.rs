@@ -32,7 +32,7 @@ impl Entry {
             Acceptance::Pending => (shown.namespace().or(home).unwrap_or(own_namespace), shown.view_without_offer()),
             // It stays where it is.
             Acceptance::Denied | Acceptance::Revoked => (
-                home.or(shown.namespace()).unwrap_or(own_namespace),
+                home.or_else(|| shown.namespace()).unwrap_or(own_namespace),
                 AssignmentView::Unmatched(UnmatchedBecause::KeptOut),
             ),
         };

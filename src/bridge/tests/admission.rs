@@ -518,3 +518,19 @@ async fn an_object_of_another_namespace_neither_opens_nor_harms_an_agent() {
     let intruder = replica.open_by(&principal("serviceaccount:telemetry/other"));
     assert!(new_uid(&intruder.say(&Agent::of(victim.uid).report())).is_some());
 }
+
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_sockets_are_closed_within_a_second_of_the_end_of_their_credential() {
+    let replica = Replica::with_room(20_000, vec![edge()]);
+    let join = |_| {
+        let socket = replica.open_by(&token());
+        socket.say(&Agent::new().report());
+        socket
+    };
+    let sockets: Vec<_> = (0..10_000).map(join).collect();
+    replica.credentials.take_away(&token().identity);
+    let begun = std::time::Instant::now();
+    replica.bridge.check_credentials().await;
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert!(sockets.iter().all(Socket::is_closed));
+}

@@ -9,11 +9,11 @@ use std::{
 use prost::Message as _;
 use serde_json::json;
 
-use super::office::Office;
+use super::{credentials::Vault, office::Office};
 use crate::{
     agents::index::AgentIndex,
     api::{agent::NotStored, agent_fleet::AgentFleet},
-    bridge::{Bridge, Metrics, NoCredentials, Settings, Surroundings},
+    bridge::{Bridge, Metrics, Settings, Surroundings},
     catalog::{AnonymousNamespaces, CatalogHandle, FleetEntry, Policy, SecretContent, fleet::Offering},
     credentials::certificates::Certificates,
     effective_configs::{self, News, Reporters as _, Store},
@@ -65,7 +65,7 @@ impl Bench {
             http_silence: Duration::from_secs(300),
         };
         let index = AgentIndex::holding([]);
-        let credentials = Arc::new(NoCredentials::default());
+        let credentials = Arc::new(Vault::default());
         let certificates = Certificates::new(&Scope::All);
         let surroundings = Surroundings {
             catalog: Arc::clone(&catalog),

@@ -1,6 +1,9 @@
 //! The certificates of agents: the plan, and its writes.
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
@@ -16,8 +19,9 @@ use super::{AGAIN, ROUND, Registrar, Round, Trouble};
 use crate::{
     api::{FIELD_MANAGER, agent::Agent},
     credentials::{
-        carry::{Carried, Desk, Write},
+        carry::{Carried, Desk, Write, refuse},
         certificates::Certificates,
+        external::{Issuers, Progress},
         facts::between,
         metrics::{IssueOutcome, Metrics},
         plan::{Plan, Step, Stored, plan},
@@ -48,8 +52,12 @@ struct Hand<'a> {
 enum Done {
     /// It is done, or somebody else was faster.
     Done,
-    /// It could not be done, or is not done yet; not to be tried again at once.
-    Later(ObjectKey, Option<String>),
+    /// An issuer has signed or refused for this fleet: it is as it should be.
+    Served(ObjectKey),
+    /// It could not be done; not to be tried again at once.
+    Later(ObjectKey, String),
+    /// Somebody else must act for this fleet first; with what people must mend.
+    Waits(ObjectKey, ObjectKey, Option<String>),
 }
 
 impl Registrar {
@@ -72,8 +80,18 @@ impl Registrar {
 
     async fn carry_out(&mut self, plan: Plan, roll: &Roll, now: Timestamp) -> Result<Round, Trouble> {
         let instant = clock();
-        self.resting.retain(|_, until| *until > instant);
-        let is_ready = |step: &Step| !self.resting.contains_key(&subject(step));
+        let subjects: BTreeSet<_> = plan.steps.iter().map(subject).collect();
+        self.resting.retain(|rested, _| subjects.contains(rested));
+        let waiting: BTreeSet<_> = plan.steps.iter().filter_map(fleet).collect();
+        self.findings.send_if_modified(|findings| {
+            let before = findings.fleets.len();
+            findings.fleets.retain(|fleet, _| waiting.contains(fleet));
+            findings.fleets.len() != before
+        });
+        let is_ready = |step: &Step| {
+            let until = self.resting.get(&subject(step)).and_then(|rest| rest.until);
+            until.is_none_or(|until| until <= instant)
+        };
         let (issues, others): (Vec<_>, Vec<_>) =
             plan.steps.into_iter().filter(is_ready).partition(|step| matches!(step, Step::Answer(..) | Step::Make(..)));
         let has_more = issues.len() > ISSUES_A_ROUND || !others.is_empty();
@@ -133,24 +151,38 @@ impl Registrar {
 
     fn note(&mut self, done: Vec<Done>) {
         let mut last = None;
+        let mut found = BTreeMap::new();
         for done in done {
             match done {
                 Done::Done => {}
+                Done::Served(fleet) => drop(found.entry(fleet).or_insert(None)),
                 Done::Later(subject, why) => {
-                    self.resting.insert(subject, clock() + AGAIN);
-                    last = why.or(last);
+                    self.rest(subject);
+                    last = Some(why);
+                }
+                Done::Waits(subject, fleet, finding) => {
+                    self.rest(subject);
+                    found.insert(fleet, finding);
                 }
             }
         }
         if let Some(why) = last {
             tracing::warn!(why, "certificates could not be given out or removed; it is tried again");
         }
+        self.findings.send_if_modified(|findings| note_findings(&mut findings.fleets, found));
+    }
+
+    /// Not at once again: after 5 s, then each time twice as long, up to 40 s.
+    fn rest(&mut self, subject: ObjectKey) {
+        let rest = self.resting.entry(subject).or_default();
+        rest.until = Some(clock() + AGAIN * (1 << rest.times.min(3)));
+        rest.times += 1;
     }
 
     /// When to look again.
     fn next(&self, look_again: Option<Timestamp>, now: Timestamp) -> std::time::Instant {
         let due = look_again.map(|at| clock() + between(now, at));
-        let rested = self.resting.values().min().copied();
+        let rested = self.resting.values().filter_map(|rest| rest.until).min();
         [due, rested].into_iter().flatten().chain([clock() + ROUND]).min().unwrap_or_else(clock)
     }
 }
@@ -169,7 +201,7 @@ fn subject(step: &Step) -> ObjectKey {
 
 impl Hand<'_> {
     async fn step(&self, step: Step) -> Done {
-        let (subject, issuer) = (subject(&step), issuer(&step));
+        let (subject, issuer, fleet) = (subject(&step), issuer(&step), fleet(&step));
         if issuer.is_some() {
             self.issuing.wait().await;
         }
@@ -179,13 +211,27 @@ impl Hand<'_> {
         };
         let write = match carried {
             Carried::Write(write) => write,
-            Carried::Ask(..) => return Done::Later(subject, None),
+            Carried::Ask(certificate, request, policy) => {
+                let fleet = ObjectKey::new(&certificate.key.namespace, &certificate.fleet);
+                let issuers = Issuers { client: self.client, writes: self.writes };
+                match issuers.ask(&certificate, &request, &policy, self.now).await {
+                    Ok(Progress::Issued(issued)) => {
+                        Write::Patch(Arc::clone(&certificate), certificate.answer_with(&issued))
+                    }
+                    Ok(Progress::Refused(why)) => refuse(certificate, &why, self.now),
+                    Ok(Progress::Waits(finding)) => return Done::Waits(subject, fleet, finding),
+                    Err(error) => {
+                        let finding = format!("the issuer {} could not be asked: {error}", policy.issuer.label());
+                        return Done::Waits(subject, fleet, Some(finding));
+                    }
+                }
+            }
         };
         let outcome = if is_refusal(&write) { IssueOutcome::Refused } else { IssueOutcome::Issued };
         match self.write(write).await {
             Ok(()) => {
                 issuer.iter().for_each(|issuer| self.metrics.issued(issuer, outcome));
-                Done::Done
+                fleet.map_or(Done::Done, Done::Served)
             }
             Err(error) => self.failed(subject, issuer.as_ref(), error.to_string()),
         }
@@ -193,7 +239,7 @@ impl Hand<'_> {
 
     fn failed(&self, subject: ObjectKey, issuer: Option<&Issuer>, why: String) -> Done {
         issuer.into_iter().for_each(|issuer| self.metrics.issued(issuer, IssueOutcome::Failed));
-        Done::Later(subject, Some(why))
+        Done::Later(subject, why)
     }
 
     /// Writes, and follows at once what the API server answers. That somebody else was faster is no failure: the next
@@ -274,6 +320,19 @@ impl Hand<'_> {
     }
 }
 
+/// Follows what was found of fleets; says whether that is news.
+fn note_findings(known: &mut BTreeMap<ObjectKey, String>, found: BTreeMap<ObjectKey, Option<String>>) -> bool {
+    let mut is_news = false;
+    for (fleet, finding) in found {
+        is_news |= known.get(&fleet) != finding.as_ref();
+        match finding {
+            Some(finding) => drop(known.insert(fleet, finding)),
+            None => drop(known.remove(&fleet)),
+        }
+    }
+    is_news
+}
+
 /// Whether a finalizer is to be there.
 #[derive(Clone, Copy)]
 enum Wish {
@@ -290,6 +349,20 @@ fn issuer(step: &Step) -> Option<Issuer> {
         | Step::Remove(_)
         | Step::Refuse(..)
         | Step::Settle(_) => None,
+    }
+}
+
+/// The fleet for which an issuer is asked with this.
+fn fleet(step: &Step) -> Option<ObjectKey> {
+    match step {
+        Step::Answer(certificate, _) => Some(ObjectKey::new(&certificate.key.namespace, &certificate.fleet)),
+        Step::Hold(_)
+        | Step::Publish { .. }
+        | Step::Release(_)
+        | Step::Remove(_)
+        | Step::Refuse(..)
+        | Step::Settle(_)
+        | Step::Make(..) => None,
     }
 }
 

@@ -76,8 +76,15 @@ pub struct Registrar {
     settled: Option<Generations>,
     /// What was published last, for when somebody deletes it.
     revocations: Option<PublishedRevocations>,
-    /// What was tried in vain, by Secret or Agent, and when it may be tried again.
-    resting: HashMap<ObjectKey, Instant>,
+    /// What was tried in vain, by Secret or Agent.
+    resting: HashMap<ObjectKey, Rest>,
+}
+
+/// How often something was tried in vain, and when it may be tried again.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rest {
+    times: u32,
+    until: Option<Instant>,
 }
 
 /// What a round has come to.

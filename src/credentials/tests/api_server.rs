@@ -79,9 +79,9 @@ impl ApiServer {
         state.death = death;
     }
 
-    /// There is no such kind.
-    pub(super) fn forget_kind(&self, resource: &str) {
-        self.state().unknown.push(resource.into());
+    /// The API server knows these kinds no more; all others it knows.
+    pub(super) fn know_no(&self, resources: &[&str]) {
+        self.state().unknown = resources.iter().map(ToString::to_string).collect();
     }
 
     /// Writes so far, as method and path.

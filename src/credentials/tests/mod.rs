@@ -2,6 +2,7 @@
 
 mod api_server;
 mod convergence;
+mod external;
 mod generations;
 mod registrar;
 mod requests;

@@ -21,7 +21,7 @@ use crate::{
         certificates::Certificates,
         metrics::Metrics,
         profile::server_names,
-        registrar::{Registrar, RegistrarSettings},
+        registrar::{Findings, Registrar, RegistrarSettings},
         renewal::Validity,
         requests::{Asked, Requests},
         roll::{Finalizer, KeyWish, Member, Roll, Standing},
@@ -31,11 +31,12 @@ use crate::{
     opamp::InstanceUid,
 };
 
-struct Bench {
+pub(super) struct Bench {
     server: ApiServer,
-    certificates: Certificates,
+    pub(super) certificates: Certificates,
     trust: Trust,
     roll: watch::Sender<Option<Arc<Roll>>>,
+    pub(super) findings: watch::Receiver<Findings>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -47,7 +48,7 @@ impl Drop for Bench {
 
 impl Bench {
     /// A replica that has the lead.
-    fn start(server: &ApiServer, roll: &Roll) -> Self {
+    pub(super) fn start(server: &ApiServer, roll: &Roll) -> Self {
         let (certificates, trust) = (Certificates::new(&Scope::All), Trust::new());
         let sender = watch::Sender::new(Some(Arc::new(roll.clone())));
         let settings = RegistrarSettings {
@@ -56,15 +57,16 @@ impl Bench {
             server_names: Some(server_names(&[], "opamp-system")),
         };
         let registrar = Registrar::new(server.client(), certificates.clone(), settings, Metrics::default());
+        let findings = registrar.findings();
         let tasks = vec![
             tokio::spawn(certificates.clone().run(server.client().into(), Scope::All)),
             tokio::spawn(trust.clone().run(server.client().into(), "opamp-system".into())),
             tokio::spawn(registrar.run(server.client().into(), sender.subscribe())),
         ];
-        Self { server: server.clone(), certificates, trust, roll: sender, tasks }
+        Self { server: server.clone(), certificates, trust, roll: sender, findings, tasks }
     }
 
-    async fn until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
+    pub(super) async fn until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
         let waited = timeout(Duration::from_secs(120), async {
             while !is_so(self) {
                 sleep(Duration::from_millis(20)).await;
@@ -73,18 +75,18 @@ impl Bench {
         assert!(waited.await.is_ok(), "{what}: {:?}", self.server.writes());
     }
 
-    fn given(&self, agent: &InstanceUid) -> usize {
+    pub(super) fn given(&self, agent: &InstanceUid) -> usize {
         self.certificates.of(agent).iter().filter(|it| it.given.is_some()).count()
     }
 }
 
-fn member(number: u8, standing: Standing, key_wish: KeyWish) -> (ObjectKey, Member) {
+pub(super) fn member(number: u8, standing: Standing, key_wish: KeyWish) -> (ObjectKey, Member) {
     let (agent, finalizer) = (uid(number), Finalizer::Absent);
     let member = Member { agent, fleet: Some("edge".into()), standing, key_wish, in_use: None, finalizer };
     (Roll::place("telemetry", &agent), member)
 }
 
-fn roll(members: impl IntoIterator<Item = (ObjectKey, Member)>) -> Roll {
+pub(super) fn roll(members: impl IntoIterator<Item = (ObjectKey, Member)>) -> Roll {
     Roll {
         members: members.into_iter().collect(),
         fleets: BTreeMap::from([(ObjectKey::new("telemetry", "edge"), POLICY)]),
