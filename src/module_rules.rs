@@ -34,6 +34,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "lease",
             "status",
             "effective_configs",
+            "credentials",
             "fleets",
             "remote_configs",
             "connection_settings",
@@ -52,6 +53,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "agents",
             "lease",
             "effective_configs",
+            "credentials",
         ],
     ),
 ];

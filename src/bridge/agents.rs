@@ -179,7 +179,7 @@ impl Bridge {
         let (catalog, channel, claim) = (self.catalog.load(), channel_of(connection), entry.claim.number());
         Self::want_text(entry, now);
         scrub(&mut inbound.message, &entry.quotable(&catalog));
-        let receipt = entry.session.receive(inbound, channel, now);
+        let mut receipt = entry.session.receive(inbound, channel, now);
         // Before the offer is looked up: it depends on who speaks.
         self.note_presence(entry, Some(connection));
         if receipt.has_new_attributes() {
@@ -191,9 +191,13 @@ impl Bridge {
         if entry.claim.number() != claim {
             Self::note_begin(entry);
         }
+        let request = self.consider(entry, &mut receipt, now);
         let offer = if receipt.takes_offer() { entry.offer() } else { Offer::default() };
         let mut effects = entry.session.answer(receipt, &offer, now);
         let violation = effects.violation.take();
+        if let Some(request) = request.filter(|_| effects.certificate_request.take().is_some()) {
+            self.hand_on(entry, request, now);
+        }
         let replies = self.carry_out(entry, effects, Some(connection), now);
         if entry.session.liveness().channel() == Some(channel) {
             let comes_back = entry.comes_back(&self.settings.owner);

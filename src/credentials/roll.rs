@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use super::{renewal::Validity, serial::Serial, stored::Holder};
 use crate::{kubernetes::ObjectKey, opamp::InstanceUid};
 
-/// Finalizer of a revoked Agent, until its certificates are in the published list.
-pub const REVOCATION_FINALIZER: &str = "opamp.dev/revocation";
+pub use crate::api::agent::REVOCATION_FINALIZER;
 
 /// All Agent objects, and the fleets that give out certificates.
 #[derive(Clone, Debug, Default)]

@@ -19,7 +19,9 @@ use opamp_operator::{
     authentication::Feed,
     bridge::{self, Bridge},
     catalog::{self, CatalogHandle, Loader},
-    controllers, effective_configs,
+    controllers,
+    credentials::requests::Requests,
+    effective_configs,
     kubernetes::{WatchClient, client_without_retry},
     lease::{self, Election, ReplicaLease},
     server::{
@@ -264,6 +266,8 @@ impl Bridging {
             writer: writer.clone(),
             texts: texts.clone(),
             credentials: gate.authenticator.clone(),
+            certificates: gate.certificates.clone(),
+            requests: Arc::new(Requests::new(clients.requests.clone(), gate.certificates.clone())),
         };
         let metrics = bridge::Metrics::register(registry.sub_registry_with_prefix(PREFIX));
         let bridge = Bridge::new(settings.bridge(), surroundings, metrics);

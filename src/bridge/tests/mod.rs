@@ -10,6 +10,7 @@ mod duplicates;
 mod gateways;
 mod moves;
 mod offers;
+mod office;
 mod room;
 mod secrets;
 mod settling;
