@@ -20,7 +20,7 @@ use opamp_operator::{
     bridge::{self, Bridge},
     catalog::{self, CatalogHandle, Loader},
     controllers,
-    credentials::requests::Requests,
+    credentials::{self, requests::Requests},
     effective_configs,
     kubernetes::{WatchClient, client_without_retry},
     lease::{self, Election, ReplicaLease},
@@ -309,6 +309,9 @@ impl Bridging {
             catalog: Arc::clone(&self.catalog),
             texts: self.texts.clone(),
             budget: self.writer.budget(),
+            certificates: self.gate.certificates.clone(),
+            registrar: settings.registrar(),
+            certificate_metrics,
             metrics,
         }
     }
