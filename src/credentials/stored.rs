@@ -409,7 +409,7 @@ impl Holder {
 impl AgentCertificate {
     /// The merge patch that writes the certificate. One for the same key that was there before stays beside it.
     #[must_use]
-    pub fn answer_with(&self, issued: &Issued, issuer: &Issuer) -> Value {
+    pub fn answer_with(&self, issued: &Issued, signer: &Issuer) -> Value {
         let mut data = json!({
             CERTIFICATE_KEY: STANDARD.encode(&issued.chain),
             CA_KEY: STANDARD.encode(&issued.ca),
@@ -420,7 +420,7 @@ impl AgentCertificate {
         let annotations = json!({
             SERIAL_ANNOTATION: issued.serial.to_string(),
             NOT_AFTER_ANNOTATION: issued.not_after.to_string(),
-            ISSUER_ANNOTATION: issuer.label(),
+            ISSUER_ANNOTATION: signer.label(),
             REFUSED_ANNOTATION: null,
             REFUSED_AT_ANNOTATION: null,
             RENEW_ANNOTATION: null,
