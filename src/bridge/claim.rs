@@ -264,6 +264,11 @@ impl Claim {
         }
     }
 
+    /// The status is another's, and nothing is written of this session.
+    pub(super) fn give_up(&mut self, now: Instant) {
+        self.standing = Standing::Over { at: now };
+    }
+
     /// The agent has gone. If the status is not this replica's, nothing is left to be done.
     pub(super) fn departed(&mut self, now: Instant) {
         match self.standing {

@@ -8,11 +8,12 @@ use super::{
     audit::{self, Decision, FleetName, Who},
     connections::Carried,
     entry::{Entry, Waiting},
-    lock, pending,
+    lock,
+    pending::Seat,
     renamings::{Origin, Telling, Visitor},
 };
 use crate::{
-    agents::summary::Acceptance,
+    agents::summary::{Acceptance, AgentSummary},
     catalog::{Catalog, Claimant},
     opamp::{
         InstanceUid,
@@ -95,10 +96,21 @@ impl Bridge {
     }
 
     fn weigh(&self, principal: &Principal, uid: InstanceUid, speaker: Option<&Principal>, now: Now) -> Verdict {
+        self.weigh_against(&self.index.get(&uid), principal, uid, speaker, now)
+    }
+
+    fn weigh_against(
+        &self,
+        objects: &[Arc<AgentSummary>],
+        principal: &Principal,
+        uid: InstanceUid,
+        speaker: Option<&Principal>,
+        now: Now,
+    ) -> Verdict {
         let is_valid = self.credentials.is_valid(principal, now.wall);
         let credential = if is_valid { Credential::Valid } else { Credential::Gone };
         let known = Known {
-            objects: &self.index.get(&uid),
+            objects,
             live: speaker,
             former: lock(&self.renamings).former(uid),
             own_namespace: &self.settings.own_namespace,
@@ -149,7 +161,8 @@ impl Bridge {
         Exchange { send: vec![unavailable(uid, why.reason(), retry_after)], speaker: Some(uid), ..Exchange::default() }
     }
 
-    /// The uid is another's. What carries that other agent already is its own older connection, which it has left.
+    /// The uid is another's. What carries that other agent already is its own older connection, which it has left, unless
+    /// it was told already that it is another.
     fn give_other_uid(
         &self,
         connection: &Connection,
@@ -158,7 +171,8 @@ impl Bridge {
         conflict: Conflict,
         now: Now,
     ) -> Exchange {
-        if carried == Carried::Already {
+        let visitor = Visitor { uid, origin: origin(connection) };
+        if carried == Carried::Already && lock(&self.renamings).told(&visitor).is_none() {
             let here = Some(Channel::WebSocket(connection.id));
             self.sessions.with(uid, |entry| {
                 if entry.session.liveness().channel() == here {
@@ -172,7 +186,6 @@ impl Bridge {
         let (new_uid, is_news) = match conflict {
             Conflict::IssuedTo(owner) => (owner, lock(&self.quiet).breaks(uid, now.instant)),
             Conflict::CertificateInUse | Conflict::OtherIdentity => {
-                let visitor = Visitor { uid, origin: origin(connection) };
                 let (new_uid, telling) = lock(&self.renamings).tell(&visitor, now.instant);
                 (new_uid, telling == Telling::First)
             }
@@ -211,6 +224,29 @@ impl Bridge {
             let told = unavailable(uid, why.reason(), KEPT_OUT);
             self.connections.expel(connection, uid, told, why.close_reason());
         }
+    }
+
+    /// An object has been read that the watch has not shown yet, before anything was written into it. If it is another
+    /// identity's, which came first to another replica, whoever speaks here has to use another uid.
+    pub(super) fn give_way(&self, entry: &mut Entry, read: Arc<AgentSummary>) -> bool {
+        let Some(principal) = entry.speaker().cloned().filter(|_| entry.is_news(&read, &self.settings.owner)) else {
+            return false;
+        };
+        let uid = entry.session.uid();
+        if read.identity.as_deref().is_none_or(|recorded| *recorded == *principal.identity.to_string()) {
+            return false;
+        }
+        let now = super::now();
+        let Verdict::Renamed(conflict) = self.weigh_against(&[read], &principal, uid, None, now) else { return false };
+        if let Some(who) = entry.who() {
+            audit::record(Decision::Renamed, who, entry.fleet_name(), conflict.word());
+        }
+        let effects = entry.session.give_new_uid(now);
+        entry.claim.give_up(now.instant);
+        // Without an asking connection everything is delivered to where it belongs.
+        let _ = self.carry_out(entry, effects, None, now);
+        entry.forget_if_over();
+        true
     }
 
     /// Puts the agent out if what the watch shows of it says so. Otherwise notes that it may come back.
@@ -257,8 +293,8 @@ impl Bridge {
         let shown = self.index.counts(namespace).pending;
         let was_in_vain = entry.waiting() == Waiting::InVain;
         let waiting = match lock(&self.pending).enter(uid, namespace, shown) {
-            pending::Entry::Granted => Waiting::Since(now.instant),
-            pending::Entry::Full => Waiting::InVain,
+            Seat::Taken => Waiting::Since(now.instant),
+            Seat::None => Waiting::InVain,
         };
         entry.wait(waiting);
         if was_in_vain && waiting != Waiting::InVain {

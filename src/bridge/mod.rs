@@ -271,7 +271,7 @@ impl Bridge {
         for (channel, new_uid) in reidentified {
             tracing::info!(%uid, %new_uid, ?channel, "another agent spoke under this uid and was given a new one");
             self.metrics.renamed.inc();
-            lock(&self.renamings).note(new_uid, uid, now.instant);
+            lock(&self.renamings).note(new_uid, uid, channel, now.instant);
         }
     }
 

@@ -18,9 +18,9 @@ pub(super) struct PendingRoom {
 
 /// Whether one more may wait.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Entry {
-    Granted,
-    Full,
+pub(super) enum Seat {
+    Taken,
+    None,
 }
 
 impl PendingRoom {
@@ -30,18 +30,18 @@ impl PendingRoom {
     }
 
     /// An agent waits in this namespace, of which the watch shows so many that wait already.
-    pub(super) fn enter(&mut self, uid: InstanceUid, namespace: &str, shown: usize) -> Entry {
+    pub(super) fn enter(&mut self, uid: InstanceUid, namespace: &str, shown: usize) -> Seat {
         if self.entering.get(&uid).is_some_and(|entered| **entered == *namespace) {
-            return Entry::Granted;
+            return Seat::Taken;
         }
         self.leave(uid);
         if shown + self.counts.get(namespace).copied().unwrap_or_default() >= self.limit {
-            return Entry::Full;
+            return Seat::None;
         }
         let namespace: Arc<str> = namespace.into();
         *self.counts.entry(Arc::clone(&namespace)).or_default() += 1;
         self.entering.insert(uid, namespace);
-        Entry::Granted
+        Seat::Taken
     }
 
     /// Its object is shown, or it does not wait any more.
@@ -72,15 +72,15 @@ mod tests {
     #[test]
     fn each_namespace_has_so_many_places_for_those_shown_and_those_on_their_way() {
         let mut room = PendingRoom::new(3);
-        assert_eq!(room.enter(agent(1), "telemetry", 1), Entry::Granted);
-        assert_eq!(room.enter(agent(2), "telemetry", 1), Entry::Granted);
-        assert_eq!(room.enter(agent(3), "telemetry", 1), Entry::Full);
-        assert_eq!(room.enter(agent(2), "telemetry", 3), Entry::Granted, "it has a place");
-        assert_eq!(room.enter(agent(3), "shop", 0), Entry::Granted, "another namespace");
+        assert_eq!(room.enter(agent(1), "telemetry", 1), Seat::Taken);
+        assert_eq!(room.enter(agent(2), "telemetry", 1), Seat::Taken);
+        assert_eq!(room.enter(agent(3), "telemetry", 1), Seat::None);
+        assert_eq!(room.enter(agent(2), "telemetry", 3), Seat::Taken, "it has a place");
+        assert_eq!(room.enter(agent(3), "shop", 0), Seat::Taken, "another namespace");
         room.leave(agent(1));
         room.leave(agent(1));
-        assert_eq!(room.enter(agent(4), "telemetry", 1), Entry::Granted);
-        assert_eq!(room.enter(agent(4), "shop", 2), Entry::Full, "who goes elsewhere needs a place there");
-        assert_eq!(room.enter(agent(5), "telemetry", 1), Entry::Granted, "and leaves one here");
+        assert_eq!(room.enter(agent(4), "telemetry", 1), Seat::Taken);
+        assert_eq!(room.enter(agent(4), "shop", 2), Seat::None, "who goes elsewhere needs a place there");
+        assert_eq!(room.enter(agent(5), "telemetry", 1), Seat::Taken, "and leaves one here");
     }
 }

@@ -7,7 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::opamp::{InstanceUid, identity::Identity, session::ConnectionId};
+use crate::opamp::{
+    InstanceUid,
+    identity::Identity,
+    session::{Channel, ConnectionId},
+};
 
 /// How long a new uid that was given out is remembered.
 const GRACE: Duration = Duration::from_secs(600);
@@ -59,8 +63,21 @@ impl Renamings {
     }
 
     /// A new uid was given to whoever spoke under the former one, by the session of that.
-    pub(super) fn note(&mut self, new_uid: InstanceUid, former: InstanceUid, now: Instant) {
-        self.remember(new_uid, Former { uid: former, visitor: None, usage: Usage::Unused }, now);
+    pub(super) fn note(&mut self, new_uid: InstanceUid, former: InstanceUid, channel: Channel, now: Instant) {
+        let visitor = match channel {
+            Channel::WebSocket(connection) => Some(Visitor { uid: former, origin: Origin::WebSocket(connection) }),
+            // The session knows it again by its numbers.
+            Channel::Http => None,
+        };
+        if let Some(visitor) = &visitor {
+            self.told.insert(visitor.clone(), new_uid);
+        }
+        self.remember(new_uid, Former { uid: former, visitor, usage: Usage::Unused }, now);
+    }
+
+    /// The uid that a visitor was told to use, and does not use yet.
+    pub(super) fn told(&self, visitor: &Visitor) -> Option<InstanceUid> {
+        self.told.get(visitor).copied()
     }
 
     /// The uid that this visitor has to use, and whether it is told so for the first time.
@@ -80,10 +97,9 @@ impl Renamings {
     pub(super) fn adopt(&mut self, new_uid: InstanceUid) -> Option<InstanceUid> {
         let former = self.formers.get_mut(&new_uid).filter(|former| former.usage == Usage::Unused)?;
         former.usage = Usage::Used;
-        if let Some(visitor) = former.visitor.take() {
-            self.told.remove(&visitor);
-        }
-        Some(former.uid)
+        let (uid, visitor) = (former.uid, former.visitor.take());
+        self.forget_told(visitor, new_uid);
+        Some(uid)
     }
 
     /// Under which uid the agent spoke that was given this one.
@@ -108,7 +124,13 @@ impl Renamings {
 
     fn forget_oldest(&mut self) {
         let Some((_, oldest)) = self.given.pop_front() else { return };
-        if let Some(visitor) = self.formers.remove(&oldest).and_then(|former| former.visitor) {
+        let visitor = self.formers.remove(&oldest).and_then(|former| former.visitor);
+        self.forget_told(visitor, oldest);
+    }
+
+    /// Unless it was told another one since.
+    fn forget_told(&mut self, visitor: Option<Visitor>, new_uid: InstanceUid) {
+        if let Some(visitor) = visitor.filter(|visitor| self.told.get(visitor) == Some(&new_uid)) {
             self.told.remove(&visitor);
         }
     }
@@ -134,15 +156,15 @@ mod tests {
         // AMB-13
         let start = Instant::now();
         let mut renamings = Renamings::new(10);
-        renamings.note(uid(1), uid(100), start);
-        renamings.note(uid(2), uid(100), start + Duration::from_secs(1));
+        renamings.note(uid(1), uid(100), Channel::Http, start);
+        renamings.note(uid(2), uid(100), Channel::Http, start + Duration::from_secs(1));
         assert_eq!(renamings.adopt(uid(1)), Some(uid(100)));
         assert_eq!(renamings.adopt(uid(1)), None, "it is in use");
         assert_eq!(renamings.former(uid(1)), Some(uid(100)), "it is known all the same (CSR-11)");
-        renamings.note(uid(3), uid(100), start + GRACE);
+        renamings.note(uid(3), uid(100), Channel::Http, start + GRACE);
         assert_eq!(renamings.former(uid(1)), None);
         assert_eq!(renamings.adopt(uid(2)), Some(uid(100)), "a second is left");
-        renamings.note(uid(4), uid(100), start + GRACE + GRACE);
+        renamings.note(uid(4), uid(100), Channel::Http, start + GRACE + GRACE);
         assert_eq!(renamings.adopt(uid(3)), None);
     }
 
@@ -151,7 +173,7 @@ mod tests {
         let now = Instant::now();
         let mut renamings = Renamings::new(3);
         for number in 0..200 {
-            renamings.note(uid(number), uid(250), now);
+            renamings.note(uid(number), uid(250), Channel::Http, now);
             let visitor = Visitor { uid: uid(number), origin: Origin::WebSocket(ConnectionId::new(1)) };
             let _ = renamings.tell(&visitor, now);
             assert!(renamings.given.len() <= 3 && renamings.formers.len() <= 3 && renamings.told.len() <= 3);
@@ -179,5 +201,8 @@ mod tests {
         assert_eq!(renamings.adopt(first), Some(uid(100)));
         assert_ne!(renamings.tell(&socket(1), start).0, first, "it is another's now");
         assert_eq!(renamings.tell(&poll(2), start + GRACE).1, Telling::First);
+        renamings.note(uid(9), uid(100), Channel::WebSocket(ConnectionId::new(3)), start + GRACE);
+        assert_eq!(renamings.told(&socket(3)), Some(uid(9)), "whoever has told it");
+        assert_eq!(renamings.tell(&socket(3), start + GRACE), (uid(9), Telling::Again));
     }
 }

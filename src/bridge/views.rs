@@ -1,12 +1,16 @@
 //! What the status writer asks of the sessions, and tells them.
 
+use std::sync::Arc;
+
 use super::{
     Bridge,
     claim::{Holder, Rival},
     entry::Entry,
+    gate::Expulsion,
     now,
 };
 use crate::{
+    agents::summary::of_status,
     api::agent::AgentStatus,
     opamp::{InstanceUid, session::Remembered},
     status::{
@@ -22,7 +26,8 @@ impl AgentViews for Bridge {
         self.sessions.with(*uid, |entry| entry.view(&self.settings.own_namespace)).flatten()
     }
 
-    fn remembered(&self, uid: &InstanceUid, status: &AgentStatus) {
+    fn remembered(&self, uid: &InstanceUid, namespace: &str, status: &AgentStatus) {
+        let summary = of_status(*uid, namespace, status).map(Arc::new);
         let former = recall(status);
         let remembered = Remembered {
             last_reported: former.remote_config.map(|report| (report.hash, report.state)),
@@ -36,6 +41,9 @@ impl AgentViews for Bridge {
         };
         let owner = &self.settings.owner;
         self.sessions.with(*uid, |entry| {
+            if summary.is_some_and(|object| self.give_way(entry, object)) {
+                return;
+            }
             entry.recall(remembered);
             if let Some(holder) = Holder::of(status, owner) {
                 let liveness = entry.session.liveness();
@@ -57,8 +65,13 @@ impl AgentViews for Bridge {
 
     fn superseded(&self, uid: &InstanceUid, session: u64, by: &AgentStatus) {
         let owner = &self.settings.owner;
+        let used = by.certificate.as_ref().and_then(|used| Some((&*used.serial, used.in_use_since.as_ref()?.0)));
         let Some(by) = Holder::of(by, owner) else { return };
         self.sessions.with(*uid, |entry| {
+            if used.is_some_and(|(serial, since)| entry.is_succeeded_by_another(serial, since)) {
+                self.expel(entry, Expulsion::Succeeded, now());
+                return;
+            }
             let liveness = entry.session.liveness();
             let rival = entry.claim.superseded(session, by, &owner.replica, liveness, now().instant);
             self.meet(entry, rival, by);

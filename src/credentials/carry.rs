@@ -107,7 +107,7 @@ impl Desk<'_> {
         };
         let name = self.name(&certificate.holder());
         let issued = self.authority.issue_agent(&name, &key, policy.validity.duration, now)?;
-        let patch = certificate.answer_with(&issued);
+        let patch = certificate.answer_with(&issued, &Issuer::Internal);
         Ok(Carried::Write(Write::Patch(certificate, patch)))
     }
 

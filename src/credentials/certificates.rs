@@ -15,10 +15,14 @@ use rustls_pki_types::CertificateDer;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{broadcast, watch};
 
-use super::stored::{AGENT_CERTIFICATE_TYPE, AgentCertificate, Given, Held};
+use super::{
+    anchors::{ChainError, ClientCertificate},
+    stored::{AGENT_CERTIFICATE_TYPE, AgentCertificate, Given, Held, Signer},
+    trust::TrustSnapshot,
+};
 use crate::{
     kubernetes::{Mirror, ObjectKey, Part, Scope, WatchClient, watch_config},
-    opamp::InstanceUid,
+    opamp::{InstanceUid, identity::Identity},
 };
 
 /// How many changes a slow listener may be behind. Whoever falls further behind is told so, and reads everything.
@@ -133,18 +137,52 @@ impl Certificates {
         agent: &InstanceUid,
         namespace: &str,
         fleet: &str,
+        trust: &TrustSnapshot,
         now: Timestamp,
     ) -> Option<(Arc<AgentCertificate>, Arc<Given>)> {
         let certificates = self.of(agent).into_iter();
         certificates
             .filter(|it| it.key.namespace == namespace && it.fleet == fleet)
-            .filter_map(|it| it.given.clone().map(|given| (it, given)))
-            .filter(|(_, given)| given.certificate.not_before <= now && now < given.certificate.not_after)
+            .filter_map(|it| it.counting(|issuer| trust.trusts(issuer), now).cloned().map(|given| (it, given)))
             .max_by_key(|(it, given)| (it.origin, given.certificate.not_after, it.key.name.clone()))
     }
 
-    /// The Secret that this very certificate is in, and what identifies it. So the holder of a certificate is found
-    /// whose issuer is not ours: what it says of names is that issuer's word.
+    /// Who holds this certificate, which its holder has proved to own in a handshake. One of our CAs must have signed it;
+    /// or an issuer that is not ours, and then it must be the very one that is in the Secret of its holder, for what it
+    /// says of names is that issuer's word.
+    pub fn identify(
+        &self,
+        trust: &TrustSnapshot,
+        certificate: &CertificateDer<'_>,
+        now: Timestamp,
+    ) -> Result<ClientCertificate, ChainError> {
+        let refusal = match trust.identify(certificate, now) {
+            Ok(found) => return Ok(found),
+            Err(refusal) => refusal,
+        };
+        let Some((found, held)) = self.holder_of(certificate) else { return Err(refusal) };
+        if found.given.as_ref().is_none_or(|given| given.signer == Signer::Operator) {
+            return Err(refusal);
+        }
+        let Held { issuer, serial, not_before, not_after, .. } = held;
+        if trust.is_revoked(&issuer, &serial) {
+            return Err(ChainError::Revoked);
+        }
+        if now < not_before {
+            return Err(ChainError::NotYetValid);
+        }
+        if not_after <= now {
+            return Err(ChainError::Expired);
+        }
+        let name = Identity::Certificate {
+            namespace: found.key.namespace.clone(),
+            fleet: found.fleet.clone(),
+            uid: found.agent,
+        };
+        Ok(ClientCertificate { identity: name, issuer, serial, not_after })
+    }
+
+    /// The Secret that this very certificate is in, and what identifies it.
     #[must_use]
     pub fn holder_of(&self, certificate: &CertificateDer<'_>) -> Option<(Arc<AgentCertificate>, Held)> {
         let digest: [u8; 32] = Sha256::digest(certificate).into();
@@ -226,4 +264,110 @@ fn reduce(secret: &Secret, ca: &mut Arc<str>) -> Option<Arc<AgentCertificate>> {
         }
     }
     Some(Arc::new(read))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::credentials::{
+        authority::Authority,
+        key::PrivateKey,
+        published::PublishedAuthorities,
+        request::PublicKey,
+        roll::Issuer,
+        tests::{
+            at, authority, name,
+            stored::{holder, patched, request},
+            uid,
+        },
+    };
+
+    fn trusting(authority: &Authority) -> TrustSnapshot {
+        let bundle = vec![authority.certificate().clone()];
+        let issuers = [authority.facts().key].into();
+        let published = PublishedAuthorities { cluster: "c".into(), bundle, issuers };
+        TrustSnapshot::default().with_authorities(&published.to_config_map("opamp-system")).unwrap()
+    }
+
+    fn versioned(mut secret: Secret, version: u32) -> Secret {
+        secret.metadata.resource_version = Some(version.to_string());
+        secret
+    }
+
+    /// Whose key it is, and when the certificate was made, for 600 s.
+    fn operator_born(authority: &Authority, seconds: i64) -> Secret {
+        let (key, pair) = PrivateKey::generate().unwrap();
+        let public = PublicKey::of(&pair).unwrap();
+        let issued = issue(authority, &public, seconds);
+        versioned(holder(1).issued(&key, &public.id(), &issued), 1)
+    }
+
+    fn agent_born(authority: &Authority, seconds: i64) -> Secret {
+        let request = request(1);
+        let secret = holder(1).request(&request);
+        let issued = issue(authority, request.key(), seconds);
+        let patch = AgentCertificate::read(&secret).unwrap().answer_with(&issued, &Issuer::Internal);
+        versioned(patched(&secret, &patch), 1)
+    }
+
+    fn issue(authority: &Authority, key: &PublicKey, seconds: i64) -> crate::credentials::authority::Issued {
+        authority.issue_agent(&name(1), key, std::time::Duration::from_secs(600), at(seconds)).unwrap()
+    }
+
+    #[test]
+    fn the_agents_own_key_is_preferred_then_the_certificate_that_lasts_longest() {
+        let own = authority();
+        let (older, newer) = (operator_born(&own, 0), operator_born(&own, 100));
+        let (agents, foreign) = (agent_born(&own, 0), operator_born(&authority(), 200));
+        for (case, secrets, seconds, expected) in [
+            ("none", vec![], 0, None),
+            ("one", vec![&older], 0, Some(&older)),
+            ("two", vec![&older, &newer], 100, Some(&newer)),
+            ("the agent's own", vec![&older, &newer, &agents], 100, Some(&agents)),
+            ("the agent's own has expired", vec![&older, &newer, &agents], 600, Some(&newer)),
+            ("of a CA that is not trusted", vec![&older, &foreign], 200, Some(&older)),
+            ("all have expired", vec![&older, &newer], 700, None),
+        ] {
+            let certificates = Certificates::new(&Scope::All);
+            secrets.into_iter().for_each(|secret| certificates.take(&None, Event::Apply(secret.clone())));
+            let offered = certificates.offered(&uid(1), "telemetry", "edge", &trusting(&own), at(seconds));
+            assert_eq!(offered.map(|(it, _)| it.key.name.clone()), expected.map(Secret::name_any), "{case}");
+            for (namespace, fleet) in [("telemetry", "other"), ("bank", "edge")] {
+                assert!(certificates.offered(&uid(1), namespace, fleet, &trusting(&own), at(seconds)).is_none());
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_new_list_does_not_show_is_forgotten() {
+        let own = authority();
+        let (one, two) = (operator_born(&own, 0), operator_born(&own, 0));
+        let certificates = Certificates::new(&Scope::All);
+        let mut changes = certificates.subscribe();
+        assert!(!certificates.is_synced());
+        for secrets in [vec![&one, &two], vec![&two]] {
+            certificates.take(&None, Event::Init);
+            secrets.into_iter().for_each(|secret| certificates.take(&None, Event::InitApply(secret.clone())));
+            certificates.take(&None, Event::InitDone);
+        }
+        assert!(certificates.is_synced());
+        assert_eq!(certificates.of(&uid(1)).len(), 1);
+        let chain = |secret: &Secret| AgentCertificate::read(secret).unwrap().given.unwrap().chain.clone();
+        let leaf = |secret: &Secret| super::super::pem::read_certificates(chain(secret).as_bytes()).unwrap().remove(0);
+        assert!(certificates.holder_of(&leaf(&one)).is_none());
+        assert!(certificates.holder_of(&leaf(&two)).is_some());
+        let told: Vec<_> = std::iter::from_fn(|| changes.try_recv().ok()).collect();
+        assert_eq!(told, [uid(1); 3], "two came, one went");
+    }
+
+    #[test]
+    fn a_secret_that_cannot_be_read_leaves_what_was_known() {
+        let good = operator_born(&authority(), 0);
+        let certificates = Certificates::new(&Scope::All);
+        certificates.take(&None, Event::Apply(good.clone()));
+        let mut broken = versioned(good, 2);
+        broken.data = None;
+        certificates.take(&None, Event::Apply(broken));
+        assert!(certificates.of(&uid(1))[0].given.is_some());
+    }
 }

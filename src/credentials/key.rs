@@ -6,12 +6,12 @@ use rcgen::{KeyPair, PublicKeyData as _};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
-/// SHA-256 of a key's SubjectPublicKeyInfo: the name of a key, whatever certificate it is in.
+/// SHA-256 of a key's `SubjectPublicKeyInfo`: the name of a key, whatever certificate it is in.
 #[derive(Clone, Copy, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct KeyId(pub [u8; 32]);
 
 impl KeyId {
-    /// The id of the key in this SubjectPublicKeyInfo, in DER.
+    /// The id of the key in this `SubjectPublicKeyInfo`, in DER.
     #[must_use]
     pub fn of(subject_public_key_info: &[u8]) -> Self {
         Self(Sha256::digest(subject_public_key_info).into())

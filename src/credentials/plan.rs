@@ -87,6 +87,8 @@ pub struct Stored<'a> {
     pub revocations: Option<&'a PublishedRevocations>,
     /// The key of the CA that signs now.
     pub authority: KeyId,
+    /// The keys of all CAs of ours that are trusted.
+    pub trusted: &'a BTreeSet<KeyId>,
     /// The end of its certificate, beyond which none is issued.
     pub authority_ends: Timestamp,
 }
@@ -222,7 +224,7 @@ impl<'a> Planner<'a> {
                 self.others.push(Step::Settle(Arc::clone(certificate)));
             }
         }
-        let best = best(&current, self.now);
+        let best = self.best(&current);
         self.tidy(member, &current, &former, best);
         if let (Some(holder), Some(fleet)) = (member.holder(namespace), fleet)
             && let Some(policy) = self.roll.policy(namespace, fleet)
@@ -239,15 +241,12 @@ impl<'a> Planner<'a> {
         if !certificate.is_due() {
             return;
         }
-        match self.roll.policy(&certificate.key.namespace, &certificate.fleet) {
-            Some(policy) => {
-                self.pending += 1;
-                self.issues.push(Step::Answer(Arc::clone(certificate), policy.clone()));
-            }
-            None => {
-                let why = format!("the fleet {} gives out no certificates", certificate.fleet);
-                self.others.push(Step::Refuse(Arc::clone(certificate), why));
-            }
+        if let Some(policy) = self.roll.policy(&certificate.key.namespace, &certificate.fleet) {
+            self.pending += 1;
+            self.issues.push(Step::Answer(Arc::clone(certificate), policy.clone()));
+        } else {
+            let why = format!("the fleet {} gives out no certificates", certificate.fleet);
+            self.others.push(Step::Refuse(Arc::clone(certificate), why));
         }
     }
 
@@ -294,6 +293,15 @@ impl<'a> Planner<'a> {
             Issuer::CertificateSigningRequest | Issuer::CertManager { .. } => later(self.now, policy.validity.duration),
         };
         would_end > later(held.not_after, policy.validity.duration / 20)
+    }
+
+    /// What would be offered of these: as [`super::certificates::Certificates::offered`] has it.
+    fn best<'c>(&self, certificates: &[&'c Arc<AgentCertificate>]) -> Option<&'c Arc<AgentCertificate>> {
+        let counting = |it: &&'c Arc<AgentCertificate>| {
+            let given = it.counting(|issuer| self.stored.trusted.contains(issuer), self.now)?;
+            Some(((it.origin, given.certificate.not_after, it.key.name.clone()), *it))
+        };
+        certificates.iter().filter_map(counting).max_by(|one, other| one.0.cmp(&other.0)).map(|(_, it)| it)
     }
 
     fn remove(&mut self, certificate: &Arc<AgentCertificate>) {
@@ -348,14 +356,6 @@ impl<'a> Planner<'a> {
         let number = last.map_or(0, |last| last.number.saturating_add(1)).max(seconds);
         Some(Step::Publish { revocations: std::mem::take(&mut self.revocations), number })
     }
-}
-
-/// What would be offered of these: as [`super::certificates::Certificates::offered`] has it.
-fn best<'a>(certificates: &[&'a Arc<AgentCertificate>], now: Timestamp) -> Option<&'a Arc<AgentCertificate>> {
-    let counts = |given: &Given| given.certificate.not_before <= now && now < given.certificate.not_after;
-    let given =
-        certificates.iter().filter_map(|it| it.given.as_ref().filter(|given| counts(given)).map(|given| (*it, given)));
-    given.max_by_key(|(it, given)| (it.origin, given.certificate.not_after, it.key.name.clone())).map(|(it, _)| it)
 }
 
 fn holds(certificate: &AgentCertificate, serial: &Serial) -> bool {

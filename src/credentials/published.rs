@@ -1,4 +1,4 @@
-//! What every replica knows without a secret: the ConfigMaps with the CAs, and with what was taken back.
+//! What every replica knows without a secret: the objects with the CAs, and with what was taken back.
 
 use std::collections::{BTreeMap, BTreeSet};
 

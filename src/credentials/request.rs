@@ -122,7 +122,7 @@ impl std::fmt::Debug for CertificateRequest {
 }
 
 impl CertificateRequest {
-    /// Checks what the agent `sender` has sent. `is_known` tells whether an agent has such an instance_uid: a UUID of
+    /// Checks what the agent `sender` has sent. `is_known` tells whether an agent has such an `instance_uid`: a UUID of
     /// nobody may be in a request for reasons of its own, such as a tenant's (AMB-31).
     pub fn check(
         pem: &[u8],
@@ -225,7 +225,7 @@ fn check_signature(request: &X509CertificationRequest<'_>) -> Result<(), Request
     request.verify_signature().map_err(|_| RequestError::Signature)
 }
 
-/// The UUIDs at the places where an instance_uid may stand: the specification names none (AMB-31).
+/// The UUIDs at the places where an `instance_uid` may stand: the specification names none (AMB-31).
 fn identifiers(request: &X509CertificationRequest<'_>) -> Result<BTreeSet<InstanceUid>, RequestError> {
     let mut found = BTreeSet::new();
     let places: [Oid<'_>; 3] = [OID_X509_COMMON_NAME, OID_X509_SERIALNUMBER, OID_X509_ORGANIZATIONAL_UNIT];

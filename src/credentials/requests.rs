@@ -13,9 +13,11 @@ use serde_json::Value;
 
 use super::{
     certificates::Certificates,
+    facts::later,
     renewal::Validity,
     request::CertificateRequest,
     stored::{AgentCertificate, Holder, StoredError},
+    trust::{Trust, TrustSnapshot},
     writes::{WriteError, Writes},
 };
 use crate::{
@@ -26,6 +28,9 @@ use crate::{
 
 /// A request that was refused is not looked at again so soon: an agent may repeat it as fast as it can.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
+/// Most keys of an agent within [`CROWDED_FOR`]. An honest one has a reason to make another key when it restarts.
+const MOST_KEYS: usize = 4;
+const CROWDED_FOR: Duration = Duration::from_secs(60);
 /// A change by somebody else between reading and writing is met again; more than twice in a row is no accident.
 const ATTEMPTS: usize = 3;
 
@@ -46,6 +51,9 @@ pub enum AskError {
     /// The API server refuses it, or could not be asked.
     #[error("the certificate request could not be stored: {0}")]
     Write(#[from] WriteError),
+    /// The agent makes one key after the other.
+    #[error("the agent has asked for certificates for {MOST_KEYS} keys within a minute; it must wait")]
+    Crowd,
     /// Others keep changing the Secret.
     #[error("the certificate request could not be stored: its Secret keeps changing")]
     Contended,
@@ -69,9 +77,15 @@ enum Again {
 
 /// The same agent has sent a request for the same key before. That it repeats itself changes nothing; that its
 /// certificate nears its end, or is of a fleet that the agent has left, asks for another one (CSR-08).
-fn again(known: &AgentCertificate, holder: &Holder, validity: Validity, now: Timestamp) -> Again {
+fn again(
+    known: &AgentCertificate,
+    holder: &Holder,
+    trust: &TrustSnapshot,
+    validity: Validity,
+    now: Timestamp,
+) -> Again {
     if let Some(refused) = &known.refused
-        && now < super::facts::later(refused.at, REFUSED_FOR)
+        && now < later(refused.at, REFUSED_FOR)
         && known.fleet == holder.fleet
     {
         return Again::Done(Asked::Refused(refused.why.clone()));
@@ -81,7 +95,8 @@ fn again(known: &AgentCertificate, holder: &Holder, validity: Validity, now: Tim
             _ if known.is_due() => return Again::Done(Asked::Waits),
             Some(given) => {
                 let held = &given.certificate;
-                if now < validity.renewal_time(&known.agent, held.not_before, held.not_after) {
+                let is_fresh = now < validity.renewal_time(&known.agent, held.not_before, held.not_after);
+                if is_fresh && known.counting(|issuer| trust.trusts(issuer), now).is_some() {
                     return Again::Done(Asked::Answered(Arc::new(known.clone())));
                 }
             }
@@ -96,6 +111,7 @@ fn again(known: &AgentCertificate, holder: &Holder, validity: Validity, now: Tim
 pub struct Requests {
     client: Client,
     certificates: Certificates,
+    trust: Trust,
     writes: Writes,
 }
 
@@ -103,8 +119,8 @@ impl Requests {
     /// Writes over this client, which is one without retries of its own. 20 a second, as many as are answered; a crowd
     /// that comes at once waits its turn.
     #[must_use]
-    pub fn new(client: Client, certificates: Certificates) -> Self {
-        Self { client, certificates, writes: Writes::new(BudgetLimits { per_second: 20, burst: 40 }) }
+    pub fn new(client: Client, certificates: Certificates, trust: Trust) -> Self {
+        Self { client, certificates, trust, writes: Writes::new(BudgetLimits { per_second: 20, burst: 40 }) }
     }
 
     /// Hands on a request that was found good. Whoever has checked it has seen to it that the agent may have a
@@ -119,6 +135,7 @@ impl Requests {
         let secret = holder.request(request);
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &holder.namespace);
         let name = secret.metadata.name.clone().unwrap_or_default();
+        self.check_crowd(holder, &name, now)?;
         for _ in 0..ATTEMPTS {
             let parameters = PostParams { field_manager: Some(FIELD_MANAGER.into()), ..PostParams::default() };
             let known = match self.writes.ask(secrets.create(&parameters, &secret)).await? {
@@ -130,7 +147,8 @@ impl Requests {
                 },
             };
             let occupied = |error| AskError::Occupied { key: ObjectKey::new(&holder.namespace, &name), error };
-            let patch = match again(&AgentCertificate::read(&known).map_err(occupied)?, holder, validity, now) {
+            let known = AgentCertificate::read(&known).map_err(occupied)?;
+            let patch = match again(&known, holder, &self.trust.snapshot(), validity, now) {
                 Again::Done(asked) => return Ok(asked),
                 Again::Patch(patch) => Patch::Merge(patch),
             };
@@ -141,9 +159,70 @@ impl Requests {
         Err(AskError::Contended)
     }
 
+    /// An agent that makes a key after the other would fill the API server, and take the turn of others.
+    fn check_crowd(&self, holder: &Holder, name: &str, now: Timestamp) -> Result<(), AskError> {
+        let known = self.certificates.of(&holder.agent);
+        let is_recent = |it: &&Arc<AgentCertificate>| now < later(it.created_at, CROWDED_FOR);
+        let recent = known.iter().filter(is_recent).count();
+        if recent < MOST_KEYS || known.iter().any(|it| it.key.name == name) { Ok(()) } else { Err(AskError::Crowd) }
+    }
+
     fn noted(&self, secret: Secret) -> Asked {
         let part: Part = None;
         self.certificates.take(&part, Event::Apply(secret));
         Asked::Waits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::credentials::{
+        authority::Authority,
+        published::PublishedAuthorities,
+        roll::Issuer,
+        tests::{
+            at, authority, name,
+            stored::{holder, patched, request},
+        },
+    };
+
+    fn trusting(authority: &Authority) -> TrustSnapshot {
+        let bundle = vec![authority.certificate().clone()];
+        let issuers = [authority.facts().key].into();
+        let published = PublishedAuthorities { cluster: "c".into(), bundle, issuers };
+        TrustSnapshot::default().with_authorities(&published.to_config_map("opamp-system")).unwrap()
+    }
+
+    #[test]
+    fn a_request_that_is_repeated_asks_for_something_new_only_if_there_is_a_reason() {
+        const DAY: i64 = 86_400;
+        let (own, other, request) = (authority(), authority(), request(1));
+        let read = |secret: &Secret| AgentCertificate::read(secret).unwrap();
+        let asked = holder(1).request(&request);
+        let lifetime = Validity::default().duration;
+        let issued = own.issue_agent(&name(1), request.key(), lifetime, at(0)).unwrap();
+        let given = patched(&asked, &read(&asked).answer_with(&issued, &Issuer::Internal));
+        let refused = patched(&asked, &read(&asked).refuse("no", at(0)));
+        let renewing = patched(&given, &read(&given).ask_again("edge"));
+        let moved = Holder { fleet: "other".into(), ..holder(1) };
+        let waits = || Again::Done(Asked::Waits);
+        let anew = |secret: &Secret, fleet: &str| Again::Patch(read(secret).ask_again(fleet));
+        for (case, secret, holder, trusted, seconds, expected) in [
+            ("not answered yet", &asked, holder(1), &own, 0, waits()),
+            ("answered", &given, holder(1), &own, DAY, Again::Done(Asked::Answered(Arc::new(read(&given))))),
+            ("near its end", &given, holder(1), &own, 6 * DAY, anew(&given, "edge")),
+            ("asked before", &renewing, holder(1), &own, 6 * DAY, waits()),
+            ("of a CA that is trusted no more", &given, holder(1), &other, DAY, anew(&given, "edge")),
+            ("refused just now", &refused, holder(1), &own, 59, Again::Done(Asked::Refused("no".into()))),
+            ("refused before", &refused, holder(1), &own, 60, anew(&refused, "edge")),
+            ("of a former fleet", &given, moved.clone(), &own, DAY, anew(&given, "other")),
+            ("refused for a former fleet", &refused, moved, &own, 1, anew(&refused, "other")),
+        ] {
+            let found = again(&read(secret), &holder, &trusting(trusted), Validity::default(), at(seconds));
+            assert_eq!(found, expected, "{case}");
+        }
+        let renewal = read(&given).ask_again("edge");
+        assert_eq!(renewal["metadata"]["annotations"]["opamp.dev/renew"], issued.serial.to_string());
     }
 }

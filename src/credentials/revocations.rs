@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn the_fullest_list_fits_into_one_object() {
-        let mut list = list(&[604_800; MOST_REVOKED]);
+        let mut list = list(&vec![604_800; MOST_REVOKED]);
         list.revoke(KeyId([7; 32]), Serial::random(), Revocation { at: at(0), not_after: at(1) });
         assert_eq!((list.tidy(at(0)), list.len()), (1, MOST_REVOKED));
         let size = list.to_text().len() + list.sign(&authority(), 1, at(0)).unwrap().len();

@@ -20,18 +20,21 @@ use super::{
     name::is_plain,
     pem::{PemError, read_certificates, write_certificates},
     request::{CertificateRequest, MAX_REQUEST},
+    roll::Issuer,
     serial::Serial,
 };
 use crate::{api::FLEET_LABEL, kubernetes::ObjectKey, opamp::InstanceUid};
 
 /// The type of these Secrets.
 pub const AGENT_CERTIFICATE_TYPE: &str = "opamp.dev/agent-certificate";
-/// Label with the instance_uid of the agent.
+/// Label with the `instance_uid` of the agent.
 pub const AGENT_LABEL: &str = "opamp.dev/agent";
 /// Annotation with the number of the certificate, for people; the certificate itself is what counts.
 pub const SERIAL_ANNOTATION: &str = "opamp.dev/serial";
 /// Annotation with the end of the certificate, for people.
 pub const NOT_AFTER_ANNOTATION: &str = "opamp.dev/not-after";
+/// Annotation with who has signed, as `enrollment.certificates.issuer` calls it.
+pub const ISSUER_ANNOTATION: &str = "opamp.dev/issuer";
 /// Annotation with the reason why the request is refused.
 pub const REFUSED_ANNOTATION: &str = "opamp.dev/refused";
 /// Annotation with the moment of that.
@@ -103,10 +106,29 @@ pub struct Given {
     pub chain: Arc<str>,
     /// The CA, and those above it, in PEM; empty if the issuer gave none.
     pub ca: Arc<str>,
+    /// Who has signed it.
+    pub signer: Signer,
     /// What identifies it.
     pub certificate: Held,
     /// The certificate before it, until this one is seen in use.
     pub former: Option<Held>,
+}
+
+/// Who has signed a certificate.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Signer {
+    /// The operator's CA: it counts while that is trusted.
+    Operator,
+    /// Somebody else: it is known by being the one in the Secret.
+    Other,
+}
+
+impl Signer {
+    fn read(annotation: Option<&String>) -> Self {
+        // Who has signed is written together with the certificate; without it a CA must be trusted.
+        let others = [Issuer::CertificateSigningRequest.label(), "CertManager"];
+        if annotation.is_some_and(|label| others.contains(&label.as_str())) { Self::Other } else { Self::Operator }
+    }
 }
 
 /// What identifies a certificate that somebody holds.
@@ -212,6 +234,15 @@ impl AgentCertificate {
         Holder { agent: self.agent, namespace: self.key.namespace.clone(), fleet: self.fleet.clone() }
     }
 
+    /// The certificate, if it counts now: in its time, and its CA is trusted where that is ours.
+    pub fn counting(&self, is_trusted: impl Fn(&KeyId) -> bool, now: Timestamp) -> Option<&Arc<Given>> {
+        self.given.as_ref().filter(|given| {
+            let held = &given.certificate;
+            let is_believed = given.signer == Signer::Other || is_trusted(&held.issuer);
+            is_believed && held.not_before <= now && now < held.not_after
+        })
+    }
+
     /// Whether the key is the one that this Secret stands for.
     #[must_use]
     pub fn is_for(&self, key: &KeyId) -> bool {
@@ -266,22 +297,23 @@ impl<'a> Values<'a> {
 
     fn given(&self) -> Result<Option<Given>, StoredError> {
         let Some(chain) = self.get(CERTIFICATE_KEY) else { return Ok(None) };
-        let certificates = self.certificates(CERTIFICATE_KEY, chain)?;
-        let ca = self.get(CA_KEY).map_or(Ok(Vec::new()), |ca| self.certificates(CA_KEY, ca))?;
+        let certificates = Self::certificates(CERTIFICATE_KEY, chain)?;
+        let ca = self.get(CA_KEY).map_or(Ok(Vec::new()), |ca| Self::certificates(CA_KEY, ca))?;
         let issuer = ca.first().or_else(|| certificates.get(1));
         let certificate = self.held(CERTIFICATE_KEY, &certificates[0], issuer)?;
         let former = match self.get(FORMER_KEY) {
             None => None,
             Some(former) => {
-                let former = self.certificates(FORMER_KEY, former)?;
+                let former = Self::certificates(FORMER_KEY, former)?;
                 Some(self.held(FORMER_KEY, &former[0], former.get(1))?)
             }
         };
         let (chain, ca) = (write_certificates(&certificates).into(), write_certificates(&ca).into());
-        Ok(Some(Given { chain, ca, certificate, former }))
+        let signer = Signer::read(self.secret.annotations().get(ISSUER_ANNOTATION));
+        Ok(Some(Given { chain, ca, signer, certificate, former }))
     }
 
-    fn certificates(&self, key: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, StoredError> {
+    fn certificates(key: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, StoredError> {
         read_certificates(pem).map_err(|error| match error {
             PemError::TooLarge => StoredError::TooLarge(key),
             PemError::Empty | PemError::Malformed => StoredError::Certificate(key),
@@ -334,8 +366,11 @@ impl Holder {
             (CERTIFICATE_KEY, issued.chain.as_bytes()),
             (CA_KEY, issued.ca.as_bytes()),
         ];
-        let annotations =
-            [(SERIAL_ANNOTATION, issued.serial.to_string()), (NOT_AFTER_ANNOTATION, issued.not_after.to_string())];
+        let annotations = [
+            (SERIAL_ANNOTATION, issued.serial.to_string()),
+            (NOT_AFTER_ANNOTATION, issued.not_after.to_string()),
+            (ISSUER_ANNOTATION, Issuer::Internal.label().to_owned()),
+        ];
         self.secret(id, values, annotations)
     }
 
@@ -374,7 +409,7 @@ impl Holder {
 impl AgentCertificate {
     /// The merge patch that writes the certificate. One for the same key that was there before stays beside it.
     #[must_use]
-    pub fn answer_with(&self, issued: &Issued) -> Value {
+    pub fn answer_with(&self, issued: &Issued, issuer: &Issuer) -> Value {
         let mut data = json!({
             CERTIFICATE_KEY: STANDARD.encode(&issued.chain),
             CA_KEY: STANDARD.encode(&issued.ca),
@@ -385,11 +420,12 @@ impl AgentCertificate {
         let annotations = json!({
             SERIAL_ANNOTATION: issued.serial.to_string(),
             NOT_AFTER_ANNOTATION: issued.not_after.to_string(),
+            ISSUER_ANNOTATION: issuer.label(),
             REFUSED_ANNOTATION: null,
             REFUSED_AT_ANNOTATION: null,
             RENEW_ANNOTATION: null,
         });
-        self.patch(annotations, &data)
+        self.patch(&annotations, &data)
     }
 
     /// The merge patch that says why there will be no certificate, or no other one for the same key.
@@ -398,7 +434,7 @@ impl AgentCertificate {
         let why: String = why.chars().take(LONGEST_REASON).collect();
         let annotations =
             json!({REFUSED_ANNOTATION: why, REFUSED_AT_ANNOTATION: now.to_string(), RENEW_ANNOTATION: null});
-        self.patch(annotations, &json!({}))
+        self.patch(&annotations, &json!({}))
     }
 
     /// The merge patch by which a replica asks for another certificate for the same key, of this fleet; or, after a
@@ -407,7 +443,7 @@ impl AgentCertificate {
     pub fn ask_again(&self, fleet: &str) -> Value {
         let renew = self.given.as_ref().map(|given| given.certificate.serial.to_string());
         let annotations = json!({REFUSED_ANNOTATION: null, REFUSED_AT_ANNOTATION: null, RENEW_ANNOTATION: renew});
-        let mut patch = self.patch(annotations, &json!({}));
+        let mut patch = self.patch(&annotations, &json!({}));
         patch["metadata"]["labels"] = json!({FLEET_LABEL: fleet});
         patch
     }
@@ -415,10 +451,10 @@ impl AgentCertificate {
     /// The merge patch that drops the former certificate, once this one was seen in use.
     #[must_use]
     pub fn settle(&self) -> Value {
-        self.patch(json!({}), &json!({FORMER_KEY: null}))
+        self.patch(&json!({}), &json!({FORMER_KEY: null}))
     }
 
-    fn patch(&self, annotations: Value, data: &Value) -> Value {
+    fn patch(&self, annotations: &Value, data: &Value) -> Value {
         json!({"metadata": {"resourceVersion": self.version, "annotations": annotations}, "data": data})
     }
 }

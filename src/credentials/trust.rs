@@ -134,7 +134,7 @@ impl Trust {
         self.shared.generation.subscribe()
     }
 
-    /// Watches the two ConfigMaps of the operator's own namespace until the future is dropped.
+    /// Watches the two objects of the operator's own namespace until the future is dropped.
     pub async fn run(self, watches: WatchClient, namespace: String) {
         let api: Api<ConfigMap> = Api::namespaced(watches.client().clone(), &namespace);
         let events = [AUTHORITY_NAME, REVOCATIONS_NAME].map(|name| {
@@ -158,7 +158,7 @@ impl Trust {
         }
     }
 
-    /// Follows one of the two ConfigMaps; others say nothing.
+    /// Follows one of the two objects; others say nothing.
     pub fn take(&self, config_map: &ConfigMap) {
         let before = self.snapshot();
         let after = match config_map.metadata.name.as_deref() {

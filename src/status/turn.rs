@@ -160,7 +160,7 @@ impl Turn {
     fn recall(&self, stored: &Stored) {
         // A status of another version may not read as ours; the agent will tell everything itself.
         let status = AgentStatus::deserialize(&stored.status).unwrap_or_default();
-        self.desk.views.remembered(&self.uid, &status);
+        self.desk.views.remembered(&self.uid, &stored.namespace, &status);
     }
 
     async fn create(&mut self, view: &AgentView) -> Result<Step, Failure> {
@@ -199,7 +199,7 @@ impl Turn {
             Ok(stored) => {
                 match held.reread(stored, &self.desk.owner) {
                     Ownership::Kept => {}
-                    Ownership::Forestalled(by) => self.desk.views.remembered(&self.uid, &by),
+                    Ownership::Forestalled(by) => self.desk.views.remembered(&self.uid, &namespace, &by),
                     Ownership::Superseded { session, by } => {
                         debug!(uid = %self.uid, "a session elsewhere has claimed the agent");
                         self.desk.metrics.superseded();

@@ -42,7 +42,7 @@ pub trait AgentViews: Send + Sync + 'static {
     /// An object that existed before this process met the agent, read once before the first write, and again if a session
     /// elsewhere has claimed it before that; see [`super::recall::recall`]. The view is asked for again afterwards: it may
     /// be gone if the object is that session's.
-    fn remembered(&self, uid: &InstanceUid, status: &AgentStatus);
+    fn remembered(&self, uid: &InstanceUid, namespace: &str, status: &AgentStatus);
 
     /// The API server has acknowledged this status, written for this session: its epoch is in `connection`, and a
     /// re-offer that it shows as granted may be sent.

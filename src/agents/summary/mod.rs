@@ -6,12 +6,13 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use kube::core::Object;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::written;
 use crate::{
     api::{
         FLEET_LABEL,
-        agent::{Access, REVOCATION_FINALIZER},
+        agent::{Access, AgentStatus, REVOCATION_FINALIZER},
         condition::{ConditionType, Verdict, find},
         reasons::AgentReason,
     },
@@ -409,6 +410,14 @@ pub(super) fn summarise(agent: ObservedAgent, interner: &mut Interner) -> Option
         reoffer_requested: requested_at(agent.spec.reoffer.as_ref()),
         reoffer_granted: requested_at(status.reoffer.as_ref()),
     })
+}
+
+/// The summary that an object with this status has, as far as the status tells it.
+#[must_use]
+pub fn of_status(uid: InstanceUid, namespace: &str, status: &AgentStatus) -> Option<AgentSummary> {
+    let metadata = json!({"name": uid.to_string(), "namespace": namespace});
+    let object = json!({"metadata": metadata, "spec": {}, "status": status});
+    summarise(serde_json::from_value(object).ok()?, &mut Interner::default())
 }
 
 /// The agent that an object is named after; only the canonical text counts, so that one agent has one name.

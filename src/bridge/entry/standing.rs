@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Instant};
 
+use jiff::Timestamp;
+
 use super::{
     super::{
         admission::KeptOut,
@@ -99,16 +101,28 @@ impl Entry {
 
     /// Whether the watch shows that the agent has got newer credentials elsewhere, and uses them.
     pub(in crate::bridge) fn is_succeeded_elsewhere(&self, owner: &Owner) -> bool {
-        let (Some(object), Some(stretch)) = (self.object.as_deref(), self.claim.stretch()) else { return false };
+        let Some(object) = self.object.as_deref() else { return false };
         let used = object.certificate.as_deref().and_then(|certificate| Some((certificate, certificate.in_use_since?)));
-        let (Some((certificate, since)), Some(own)) = (used, self.principal()) else { return false };
+        author_of(object, owner) == Author::Another
+            && used.is_some_and(|(certificate, since)| self.is_succeeded_by_another(&certificate.serial, since))
+    }
+
+    /// Whether a certificate of the agent that is in use elsewhere since then is newer than what it speaks with here.
+    pub(in crate::bridge) fn is_succeeded_by_another(&self, serial: &str, since: Timestamp) -> bool {
+        let (Some(own), Some(stretch)) = (self.principal(), self.claim.stretch()) else { return false };
         let has_this = match &own.proof {
-            Proof::Certificate { serial, .. } => {
-                own.identity.issued_to() == Some(self.session.uid()) && hex(serial) == *certificate.serial
+            Proof::Certificate { serial: own_serial, .. } => {
+                own.identity.issued_to() == Some(self.session.uid()) && hex(own_serial) == serial
             }
             Proof::None | Proof::Secret { .. } | Proof::Reviewed => false,
         };
-        author_of(object, owner) == Author::Another && !has_this && since.as_second() >= stretch.since.as_second()
+        !has_this && since.as_second() >= stretch.since.as_second()
+    }
+
+    /// Whether an object that has been read tells more of the agent than the watch has shown, and was written elsewhere.
+    pub(in crate::bridge) fn is_news(&self, read: &AgentSummary, owner: &Owner) -> bool {
+        let known = self.object.as_ref().map_or(0, |object| object.epoch());
+        author_of(read, owner) == Author::Another && read.epoch() >= known.max(1)
     }
 
     /// Whether it may take part.

@@ -127,6 +127,40 @@ async fn an_agent_of_another_life_of_the_operator_is_guarded_by_its_object() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn of_two_identities_at_two_replicas_the_first_to_be_written_keeps_the_uid() {
+    // AUTH-04: neither watch shows the object when the second comes, and the first has left by then.
+    for leaves in [false, true] {
+        let server = ApiServer::default();
+        let one = Replica::with(server.clone(), ("opamp-operator-0", "first"), vec![edge()]);
+        let two = Replica::with(server, ("opamp-operator-1", "first"), vec![edge()]);
+        let (socket, mut victim) = (one.open_by(&token()), Agent::new());
+        victim.join(&socket);
+        if leaves {
+            socket.close();
+        }
+        while one.touched() > 0 {
+            pass(MOMENT).await;
+        }
+        let intruder = two.open_by(&principal("serviceaccount:telemetry/other"));
+        let mut agent = Agent::of(victim.uid);
+        assert_eq!(new_uid(&intruder.say(&agent.report())), None, "nobody knows better yet");
+        while two.touched() > 0 {
+            pass(MOMENT).await;
+        }
+        assert_eq!(identity_of(&one, victim.uid), TOKEN, "leaves: {leaves}");
+        let given = intruder.pushed().iter().find_map(new_uid).expect("a new uid");
+        assert_eq!(new_uid(&intruder.say(&agent.heartbeat())), Some(given), "the same again");
+        settled(&[&one, &two]).await;
+        assert_eq!(new_uid(&intruder.say(&agent.heartbeat())), Some(given), "the same again");
+        assert_eq!(identity_of(&one, victim.uid), TOKEN);
+        agent.uid = given;
+        agent.join(&intruder);
+        settled(&[&one, &two]).await;
+        assert_eq!(identity_of(&two, given), "serviceaccount:telemetry/other");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stolen_certificate_makes_its_thief_the_agent_that_it_was_issued_to() {
     // CSR-10
     let replica = Replica::alone(vec![edge()]);

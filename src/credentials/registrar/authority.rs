@@ -22,11 +22,8 @@ impl Registrar {
     /// Secret before it is published, and published before it signs: a replica that does not know it would turn agents
     /// away.
     pub(super) async fn keep_authority(&mut self, now: Timestamp) -> Result<(), Trouble> {
-        let (Some(secret), Some(published), Some(_)) =
-            (self.observed.authority.known(), self.observed.published.known(), self.observed.server.known())
-        else {
-            return Err(Trouble::NotListed);
-        };
+        let (secret, published) = (self.observed.authority.known()?, self.observed.published.known()?);
+        self.observed.server.known()?;
         if self.settled.as_ref().is_none_or(|settled| settled.authority.check_dates(now).is_err()) {
             let (cluster, namespace) = (self.settings.cluster.as_deref(), self.settings.namespace.as_str());
             let settled = Generations::settle(secret, published, cluster, namespace, now)
@@ -39,16 +36,16 @@ impl Registrar {
     async fn put_generations(&mut self, mut settled: Generations, now: Timestamp) -> Result<(), Trouble> {
         if let Some(outgoing) = &settled.outgoing
             && self.settings.server_names.is_some()
-            && server_certificate::is_worn(self.observed.server.known().flatten(), outgoing, now)
+            && server_certificate::is_worn(self.observed.server.known()?, outgoing, now)
         {
             self.make_server_certificate(outgoing, now).await?;
         }
         if let Some(secret) = settled.secret.take() {
-            let written = self.put(self.observed.authority.known().flatten(), secret).await?;
+            let written = self.put(self.observed.authority.known()?, secret).await?;
             self.observed.authority.put(written);
             tracing::info!(not_after = %settled.authority.facts().not_after, "the Secret of the CA was written");
         }
-        let found = self.observed.published.known().flatten();
+        let found = self.observed.published.known()?;
         if found.and_then(|found| PublishedAuthorities::read(found).ok()).as_ref() != Some(&settled.published) {
             let config_map = settled.published.to_config_map(&self.settings.namespace);
             let written = self.put(found, config_map).await?;
@@ -61,7 +58,7 @@ impl Registrar {
 
     async fn keep_server_certificate(&mut self, now: Timestamp) -> Result<(), Trouble> {
         let (Some(names), Some(settled)) = (&self.settings.server_names, &self.settled) else { return Ok(()) };
-        let found = self.observed.server.known().flatten();
+        let found = self.observed.server.known()?;
         let Err(reason) = server_certificate::need(found, names, &settled.published, now) else {
             found.and_then(server_certificate::not_after).into_iter().for_each(|end| self.metrics.server_ends(end));
             return Ok(());
@@ -81,7 +78,7 @@ impl Registrar {
         let names = self.settings.server_names.as_deref().unwrap_or_default();
         let (issued, key) =
             authority.issue_server(names, now).map_err(|error| Trouble::ForPeople(error.to_string()))?;
-        let found = self.observed.server.known().flatten();
+        let found = self.observed.server.known()?;
         let secret = server_certificate::secret(found, &self.settings.namespace, &key, &issued);
         let written = self.put(found, secret).await?;
         self.observed.server.put(written);
@@ -91,26 +88,24 @@ impl Registrar {
 
     /// The published list, as it is stored; written again if somebody has deleted or broken it.
     pub(super) async fn published_revocations(&mut self) -> Result<Option<PublishedRevocations>, Trouble> {
-        let found = self.observed.revocations.known().ok_or(Trouble::NotListed)?;
-        match found.map(PublishedRevocations::read) {
-            Some(Ok(read)) => self.revocations = Some(read),
-            None | Some(Err(_)) => {
-                if let Some(error) = found.and_then(|found| PublishedRevocations::read(found).err()) {
-                    tracing::error!(%error, "the ConfigMap of revoked certificates cannot be read; it is written anew");
-                }
-                if let Some(last) = &self.revocations {
-                    let config_map = last.to_config_map(&self.settings.namespace);
-                    let written = self.put(found, config_map).await?;
-                    self.observed.revocations.put(written);
-                }
-            }
+        let found = self.observed.revocations.known()?;
+        let read = found.map(PublishedRevocations::read).transpose();
+        if let Err(error) = &read {
+            tracing::error!(%error, "the ConfigMap of revoked certificates cannot be read; it is written anew");
+        }
+        if let Ok(Some(read)) = read {
+            self.revocations = Some(read);
+        } else if let Some(last) = &self.revocations {
+            let config_map = last.to_config_map(&self.settings.namespace);
+            let written = self.put(found, config_map).await?;
+            self.observed.revocations.put(written);
         }
         Ok(self.revocations.clone())
     }
 
     /// Publishes a new list.
     pub(super) async fn publish(&mut self, config_map: ConfigMap) -> Result<(), Trouble> {
-        let written = self.put(self.observed.revocations.known().flatten(), config_map).await?;
+        let written = self.put(self.observed.revocations.known()?, config_map).await?;
         self.revocations = PublishedRevocations::read(&written).ok();
         self.observed.revocations.put(written);
         Ok(())

@@ -25,7 +25,8 @@ use crate::{
         facts::between,
         metrics::{IssueOutcome, Metrics},
         plan::{Plan, Step, Stored, plan},
-        roll::{Issuer, REVOCATION_FINALIZER, Roll},
+        request::CertificateRequest,
+        roll::{IssuePolicy, Issuer, REVOCATION_FINALIZER, Roll},
         stored::AgentCertificate,
         writes::{WriteError, Writes, clock},
     },
@@ -49,9 +50,9 @@ struct Hand<'a> {
 }
 
 /// What became of a step.
-enum Done {
-    /// It is done, or somebody else was faster.
-    Done,
+enum Outcome {
+    /// It was written, or somebody else was faster.
+    Written,
     /// An issuer has signed or refused for this fleet: it is as it should be.
     Served(ObjectKey),
     /// It could not be done; not to be tried again at once.
@@ -71,6 +72,7 @@ impl Registrar {
             certificates: &certificates,
             revocations: revocations.as_ref(),
             authority: facts.key,
+            trusted: &settled.published.issuers,
             authority_ends: facts.not_after,
         };
         let plan = plan(roll, stored, now);
@@ -104,9 +106,9 @@ impl Registrar {
             namespace: &self.settings.namespace.clone(),
             roll,
         };
-        let outcome = self.carry_out_with(desk, [urgent, others, issues], now).await;
+        let carried = self.carry_out_with(desk, [urgent, others, issues], now).await;
         self.settled = Some(settled);
-        outcome?;
+        carried?;
         Ok(if has_more { Round::More } else { Round::Until(self.next(plan.look_again, now)) })
     }
 
@@ -120,20 +122,20 @@ impl Registrar {
             match desk.carry(step, now).map_err(|error| Trouble::ForPeople(error.to_string()))? {
                 Carried::Write(Write::Publish(config_map)) => self.publish(*config_map).await?,
                 Carried::Write(write) => {
-                    let done = self.hand(desk, now).write(write).await;
-                    done.map_err(|error| Trouble::Write(error.to_string()))?;
+                    let written = self.hand(desk, now).write(write).await;
+                    written.map_err(|error| Trouble::Write(error.to_string()))?;
                 }
                 Carried::Ask(..) => {}
             }
         }
         issues.truncate(ISSUES_A_ROUND);
         let hand = self.hand(desk, now);
-        let done: Vec<Done> = stream::iter(others.into_iter().chain(issues))
+        let outcomes: Vec<Outcome> = stream::iter(others.into_iter().chain(issues))
             .map(|step| hand.step(step))
             .buffer_unordered(AT_ONCE)
             .collect()
             .await;
-        self.note(done);
+        self.note(outcomes);
         Ok(())
     }
 
@@ -149,18 +151,18 @@ impl Registrar {
         }
     }
 
-    fn note(&mut self, done: Vec<Done>) {
+    fn note(&mut self, outcomes: Vec<Outcome>) {
         let mut last = None;
         let mut found = BTreeMap::new();
-        for done in done {
-            match done {
-                Done::Done => {}
-                Done::Served(fleet) => drop(found.entry(fleet).or_insert(None)),
-                Done::Later(subject, why) => {
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Written => {}
+                Outcome::Served(fleet) => drop(found.entry(fleet).or_insert(None)),
+                Outcome::Later(subject, why) => {
                     self.rest(subject);
                     last = Some(why);
                 }
-                Done::Waits(subject, fleet, finding) => {
+                Outcome::Waits(subject, fleet, finding) => {
                     self.rest(subject);
                     found.insert(fleet, finding);
                 }
@@ -200,7 +202,7 @@ fn subject(step: &Step) -> ObjectKey {
 }
 
 impl Hand<'_> {
-    async fn step(&self, step: Step) -> Done {
+    async fn step(&self, step: Step) -> Outcome {
         let (subject, issuer, fleet) = (subject(&step), issuer(&step), fleet(&step));
         if issuer.is_some() {
             self.issuing.wait().await;
@@ -212,18 +214,10 @@ impl Hand<'_> {
         let write = match carried {
             Carried::Write(write) => write,
             Carried::Ask(certificate, request, policy) => {
-                let fleet = ObjectKey::new(&certificate.key.namespace, &certificate.fleet);
-                let issuers = Issuers { client: self.client, writes: self.writes };
-                match issuers.ask(&certificate, &request, &policy, self.now).await {
-                    Ok(Progress::Issued(issued)) => {
-                        Write::Patch(Arc::clone(&certificate), certificate.answer_with(&issued))
-                    }
-                    Ok(Progress::Refused(why)) => refuse(certificate, &why, self.now),
-                    Ok(Progress::Waits(finding)) => return Done::Waits(subject, fleet, finding),
-                    Err(error) => {
-                        let finding = format!("the issuer {} could not be asked: {error}", policy.issuer.label());
-                        return Done::Waits(subject, fleet, Some(finding));
-                    }
+                let place = ObjectKey::new(&certificate.key.namespace, &certificate.fleet);
+                match self.inquire(certificate, &request, &policy).await {
+                    Ok(write) => write,
+                    Err(finding) => return Outcome::Waits(subject, place, finding),
                 }
             }
         };
@@ -231,15 +225,34 @@ impl Hand<'_> {
         match self.write(write).await {
             Ok(()) => {
                 issuer.iter().for_each(|issuer| self.metrics.issued(issuer, outcome));
-                fleet.map_or(Done::Done, Done::Served)
+                fleet.map_or(Outcome::Written, Outcome::Served)
             }
             Err(error) => self.failed(subject, issuer.as_ref(), error.to_string()),
         }
     }
 
-    fn failed(&self, subject: ObjectKey, issuer: Option<&Issuer>, why: String) -> Done {
+    /// Asks an issuer that is not ours for the answer. If there is none yet: what people must mend, if anything.
+    async fn inquire(
+        &self,
+        certificate: Arc<AgentCertificate>,
+        request: &CertificateRequest,
+        policy: &IssuePolicy,
+    ) -> Result<Write, Option<String>> {
+        let issuers = Issuers { client: self.client, writes: self.writes };
+        match issuers.ask(&certificate, request, policy, self.now).await {
+            Ok(Progress::Issued(issued)) => {
+                let patch = certificate.answer_with(&issued, &policy.issuer);
+                Ok(Write::Patch(certificate, patch))
+            }
+            Ok(Progress::Refused(why)) => Ok(refuse(certificate, &why, self.now)),
+            Ok(Progress::Waits(finding)) => Err(finding),
+            Err(error) => Err(Some(format!("the issuer {} could not be asked: {error}", policy.issuer.label()))),
+        }
+    }
+
+    fn failed(&self, subject: ObjectKey, issuer: Option<&Issuer>, why: String) -> Outcome {
         issuer.into_iter().for_each(|issuer| self.metrics.issued(issuer, IssueOutcome::Failed));
-        Done::Later(subject, why)
+        Outcome::Later(subject, why)
     }
 
     /// Writes, and follows at once what the API server answers. That somebody else was faster is no failure: the next

@@ -4,6 +4,7 @@ use futures::{StreamExt as _, stream, stream::BoxStream};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{Api, runtime::watcher::Event};
 
+use super::Trouble;
 use crate::{
     credentials::{
         published::{AUTHORITY_NAME, REVOCATIONS_NAME},
@@ -15,14 +16,15 @@ use crate::{
 /// One object, which is there or is not.
 #[derive(Debug)]
 pub(super) struct Single<K> {
-    /// `None` until the first list is complete: then absence means something.
-    found: Option<Option<K>>,
+    /// Before the first list is complete absence means nothing.
+    is_listed: bool,
+    found: Option<K>,
     listing: Option<K>,
 }
 
 impl<K> Default for Single<K> {
     fn default() -> Self {
-        Self { found: None, listing: None }
+        Self { is_listed: false, found: None, listing: None }
     }
 }
 
@@ -31,20 +33,20 @@ impl<K> Single<K> {
         match event {
             Event::Init => self.listing = None,
             Event::InitApply(object) => self.listing = Some(object),
-            Event::InitDone => self.found = Some(self.listing.take()),
+            Event::InitDone => (self.is_listed, self.found) = (true, self.listing.take()),
             Event::Apply(object) => self.put(object),
-            Event::Delete(_) => self.found = Some(None),
+            Event::Delete(_) => self.found = None,
         }
     }
 
     /// It was written just now; the watch will show the same.
     pub(super) fn put(&mut self, object: K) {
-        self.found = Some(Some(object));
+        self.found = Some(object);
     }
 
-    /// The object, if it is there; `None` if that is not known.
-    pub(super) fn known(&self) -> Option<Option<&K>> {
-        self.found.as_ref().map(Option::as_ref)
+    /// The object, if it is there.
+    pub(super) fn known(&self) -> Result<Option<&K>, Trouble> {
+        if self.is_listed { Ok(self.found.as_ref()) } else { Err(Trouble::NotListed) }
     }
 }
 

@@ -158,7 +158,7 @@ impl ApiServer {
                                 && *kind == resource
                                 && fits(&event["object"], namespace.as_deref(), &selector)
                         });
-                        let text: String = news.map(|(_, _, event)| format!("{event}\n")).collect();
+                        let text = news.fold(String::new(), |text, (_, _, event)| text + &event.to_string() + "\n");
                         (state.version, text)
                     };
                     if !text.is_empty() {

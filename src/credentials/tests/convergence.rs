@@ -34,11 +34,14 @@ fn only_who_may_have_a_certificate_gets_one() {
         world.join(1, standing, KeyWish::Own);
         world.ask(1);
         world.settle();
-        let found = world.of(1).first().map_or("removed".to_owned(), |it| match (&it.given, &it.refused) {
-            (Some(_), _) => "given".into(),
-            (None, Some(refused)) => format!("refused: {}", refused.why),
-            (None, None) => "waits".into(),
-        });
+        let found = world.of(1).first().map_or_else(
+            || "removed".to_owned(),
+            |it| match (&it.given, &it.refused) {
+                (Some(_), _) => "given".into(),
+                (None, Some(refused)) => format!("refused: {}", refused.why),
+                (None, None) => "waits".into(),
+            },
+        );
         assert_eq!(found, expected, "{standing:?}");
     }
 }
@@ -194,6 +197,41 @@ fn certificates_of_two_leaders_for_one_agent_become_one() {
     world.pass(60);
     world.settle();
     assert_eq!(world.of(1).len(), 1);
+}
+
+#[test]
+fn a_certificate_whose_authority_is_trusted_no_more_is_made_anew() {
+    let mut world = World::new();
+    world.join(1, Standing::Admitted, KeyWish::Operators);
+    world.settle();
+    let first = world.of(1)[0].clone();
+    world.authority = super::authority();
+    world.trusted.insert(world.authority.facts().key);
+    world.settle();
+    assert_eq!(world.of(1).len(), 1, "the former is still trusted");
+    world.trusted.remove(&first.held().next().unwrap().issuer);
+    world.pass(60);
+    world.settle();
+    let found = world.of(1);
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].held().next().unwrap().issuer, world.authority.facts().key);
+}
+
+#[test]
+fn a_refusal_of_a_key_of_the_operators_is_not_tried_again_at_once() {
+    let mut world = World::new();
+    world.join(1, Standing::Admitted, KeyWish::Operators);
+    let (key, pair) = crate::credentials::key::PrivateKey::generate().unwrap();
+    let request = crate::credentials::request::CertificateRequest::make(&super::name(1), &pair).unwrap();
+    let secret = super::stored::holder(1).prepared(&key, &request);
+    let known = crate::credentials::stored::AgentCertificate::read(&secret).unwrap();
+    let refused = super::stored::patched(&secret, &known.refuse("no", world.now));
+    world.apply(crate::credentials::carry::Write::Create(Box::new(refused)));
+    world.settle();
+    assert!(world.of(1)[0].refused.is_some());
+    world.pass(600);
+    world.settle();
+    assert!(world.of(1)[0].given.is_some());
 }
 
 #[test]

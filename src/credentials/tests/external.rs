@@ -74,10 +74,14 @@ async fn a_signer_of_the_cluster_signs_what_somebody_has_approved() {
     }
     bench.until("both have theirs", |bench| bench.given(&uid(1)) == 1 && bench.given(&uid(2)) == 1).await;
     for number in [1, 2] {
-        let (found, given) = bench.certificates.offered(&uid(number), "telemetry", "edge", Timestamp::now()).unwrap();
+        let (found, given) = bench.offered(number).unwrap();
         assert_eq!(found.private_key.is_some(), number == 2);
         let certificate = read_certificates(given.chain.as_bytes()).unwrap().remove(0);
-        assert_eq!(bench.certificates.holder_of(&certificate).unwrap().0.agent, uid(number));
+        let (trust, now) = (bench.trust.snapshot(), Timestamp::now());
+        let known = bench.certificates.identify(&trust, &certificate, now).unwrap();
+        assert_eq!(known.identity.issued_to(), Some(uid(number)));
+        let sister = read_certificates(sign(&authority, &server.list(REQUESTS)[0]).as_bytes()).unwrap().remove(0);
+        assert!(bench.certificates.identify(&trust, &sister, now).is_err(), "it is not in the Secret");
     }
     assert_eq!(server.list(REQUESTS).len(), 2, "each was asked for once");
 }

@@ -117,12 +117,11 @@ fn what_cannot_be_read_is_never_made_anew() {
 
 #[test]
 fn a_new_authority_is_made_when_people_ask_for_it_and_the_former_stays_trusted() {
-    let empty_key = |stored: &mut Stored| stored.value("tls.crt").clear();
-    let annotate = |stored: &mut Stored| stored.annotate(ROTATE_ANNOTATION, "2026-11-29");
-    let delete = |stored: &mut Stored| stored.secret = None;
-    let ways: [(&str, &dyn Fn(&mut Stored)); 3] =
-        [("tls.crt emptied", &empty_key), ("annotation", &annotate), ("Secret deleted", &delete)];
-    for (case, way) in ways {
+    type Way = fn(&mut Stored);
+    let empty: Way = |stored| stored.value("tls.crt").clear();
+    let annotate: Way = |stored| stored.annotate(ROTATE_ANNOTATION, "2026-11-29");
+    let delete: Way = |stored| stored.secret = None;
+    for (case, way) in [("tls.crt emptied", empty), ("annotation", annotate), ("Secret deleted", delete)] {
         let mut stored = Stored::default();
         let first = stored.settle(0);
         way(&mut stored);

@@ -6,7 +6,7 @@ mod external;
 mod generations;
 mod registrar;
 mod requests;
-mod stored;
+pub(super) mod stored;
 mod world;
 
 use std::time::Duration;

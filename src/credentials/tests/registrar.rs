@@ -25,6 +25,7 @@ use crate::{
         renewal::Validity,
         requests::{Asked, Requests},
         roll::{Finalizer, KeyWish, Member, Roll, Standing},
+        stored::{AgentCertificate, Given},
         trust::Trust,
     },
     kubernetes::{ObjectKey, Scope},
@@ -34,7 +35,7 @@ use crate::{
 pub(super) struct Bench {
     server: ApiServer,
     pub(super) certificates: Certificates,
-    trust: Trust,
+    pub(super) trust: Trust,
     roll: watch::Sender<Option<Arc<Roll>>>,
     pub(super) findings: watch::Receiver<Findings>,
     tasks: Vec<JoinHandle<()>>,
@@ -73,6 +74,11 @@ impl Bench {
             }
         });
         assert!(waited.await.is_ok(), "{what}: {:?}", self.server.writes());
+    }
+
+    pub(super) fn offered(&self, number: u8) -> Option<(Arc<AgentCertificate>, Arc<Given>)> {
+        let trust = self.trust.snapshot();
+        self.certificates.offered(&uid(number), "telemetry", "edge", &trust, Timestamp::now())
     }
 
     pub(super) fn given(&self, agent: &InstanceUid) -> usize {
@@ -124,15 +130,15 @@ async fn everything_is_made_at_the_first_start_and_nothing_at_the_second() {
 async fn a_request_that_a_replica_hands_on_is_answered_and_believed() {
     let server = ApiServer::new();
     let bench = Bench::start(&server, &roll([member(1, Standing::Admitted, KeyWish::Own)]));
-    let requests = Requests::new(server.client(), bench.certificates.clone());
+    let requests = Requests::new(server.client(), bench.certificates.clone(), bench.trust.clone());
     let (holder, request) = (holder(1), request(1));
     let asked = requests.ask(&holder, &request, Validity::default(), Timestamp::now());
     assert_eq!(asked.await, Ok(Asked::Waits));
     bench.until("it is answered", |bench| bench.given(&uid(1)) == 1).await;
-    let (found, given) = bench.certificates.offered(&uid(1), "telemetry", "edge", Timestamp::now()).unwrap();
+    bench.until("the CA is known", |bench| bench.trust.snapshot().cluster().is_some()).await;
+    let (found, given) = bench.offered(1).unwrap();
     assert!(found.private_key.is_none());
     let certificate = crate::credentials::pem::read_certificates(given.chain.as_bytes()).unwrap().remove(0);
-    bench.until("the CA is known", |bench| bench.trust.snapshot().cluster().is_some()).await;
     let known = bench.trust.snapshot().identify(&certificate, Timestamp::now()).unwrap();
     assert_eq!(known.identity.issued_to(), Some(uid(1)));
     assert_eq!(bench.certificates.holder_of(&certificate).unwrap().0, found);

@@ -12,17 +12,18 @@ use crate::{
         authority::{Authority, Issued},
         key::{KeyId, PrivateKey},
         request::{CertificateRequest, PublicKey},
+        roll::Issuer,
         stored::{
             AGENT_LABEL, AgentCertificate, Holder, KeyOrigin, REFUSED_ANNOTATION, SERIAL_ANNOTATION, StoredError,
         },
     },
 };
 
-pub(super) fn holder(number: u8) -> Holder {
+pub(in crate::credentials) fn holder(number: u8) -> Holder {
     Holder { agent: uid(number), namespace: "telemetry".into(), fleet: "edge".into() }
 }
 
-pub(super) fn request(number: u8) -> CertificateRequest {
+pub(in crate::credentials) fn request(number: u8) -> CertificateRequest {
     let pem = CertificateParams::default().serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
     CertificateRequest::check(pem.as_bytes(), uid(number), |_| false).unwrap()
 }
@@ -56,7 +57,7 @@ pub(super) fn merge(into: &mut Value, patch: &Value) {
     }
 }
 
-pub(super) fn patched(secret: &Secret, patch: &Value) -> Secret {
+pub(in crate::credentials) fn patched(secret: &Secret, patch: &Value) -> Secret {
     let mut object = serde_json::to_value(secret).unwrap();
     merge(&mut object, patch);
     serde_json::from_value(object).unwrap()
@@ -78,7 +79,7 @@ fn an_answer_is_written_beside_the_request() {
     let (authority, request) = (authority(), request(1));
     let secret = holder(1).request(&request);
     let issued = issue(&authority, request.key(), 0);
-    let answered = patched(&secret, &AgentCertificate::read(&secret).unwrap().answer_with(&issued));
+    let answered = patched(&secret, &AgentCertificate::read(&secret).unwrap().answer_with(&issued, &Issuer::Internal));
     let read = AgentCertificate::read(&answered).unwrap();
     let given = read.given.clone().unwrap();
     assert!(!read.is_due());
@@ -95,12 +96,12 @@ fn a_renewal_for_the_same_key_keeps_both_certificates_until_the_new_one_is_used(
     let mut secret = holder(1).request(&request);
     let read = |secret: &Secret| AgentCertificate::read(secret).unwrap();
     let first = issue(&authority, request.key(), 0);
-    secret = patched(&secret, &read(&secret).answer_with(&first));
+    secret = patched(&secret, &read(&secret).answer_with(&first, &Issuer::Internal));
     secret = patched(&secret, &read(&secret).ask_again("edge"));
     assert!(read(&secret).is_due());
     assert!(read(&secret).request.is_some());
     let second = issue(&authority, request.key(), 300);
-    secret = patched(&secret, &read(&secret).answer_with(&second));
+    secret = patched(&secret, &read(&secret).answer_with(&second, &Issuer::Internal));
     assert!(!read(&secret).is_due());
     let serials: Vec<_> = read(&secret).held().map(|held| held.serial.clone()).collect();
     assert_eq!(serials, [second.serial.clone(), first.serial]);

@@ -1,6 +1,10 @@
 //! A cluster in memory, as far as the plan changes it.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -18,6 +22,7 @@ use crate::{
     credentials::{
         authority::Authority,
         carry::{Carried, Desk, Write},
+        key::KeyId,
         plan::{Plan, Stored, plan},
         published::PublishedRevocations,
         renewal::Validity,
@@ -40,6 +45,8 @@ pub(super) struct World {
     pub(super) roll: Roll,
     pub(super) authority: Authority,
     pub(super) now: Timestamp,
+    /// The CAs that are trusted.
+    pub(super) trusted: BTreeSet<KeyId>,
     /// How many writes there were.
     pub(super) writes: usize,
 }
@@ -50,7 +57,9 @@ impl World {
         let fleets = BTreeMap::from([(ObjectKey::new("telemetry", "edge"), POLICY)]);
         let roll = Roll { members: BTreeMap::new(), fleets, operator_namespace: "opamp-system".into() };
         let authority = super::authority();
-        let mut world = Self { secrets: BTreeMap::new(), published: None, roll, authority, now: at(0), writes: 0 };
+        let trusted = BTreeSet::from([authority.facts().key]);
+        let secrets = BTreeMap::new();
+        let mut world = Self { secrets, published: None, roll, authority, now: at(0), trusted, writes: 0 };
         world.settle();
         world
     }
@@ -102,6 +111,7 @@ impl World {
             certificates: &certificates,
             revocations: revocations.as_ref(),
             authority: self.authority.facts().key,
+            trusted: &self.trusted,
             authority_ends: self.authority.facts().not_after,
         };
         plan(&self.roll, stored, self.now)

@@ -42,7 +42,7 @@ impl AgentViews for Views {
         locked(&self.views).get(uid).cloned()
     }
 
-    fn remembered(&self, _: &InstanceUid, status: &AgentStatus) {
+    fn remembered(&self, _: &InstanceUid, _: &str, status: &AgentStatus) {
         locked(&self.told).push(Told::Remembered(Box::new(status.clone())));
     }
 
