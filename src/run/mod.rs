@@ -267,7 +267,8 @@ impl Bridging {
             texts: texts.clone(),
             credentials: gate.authenticator.clone(),
             certificates: gate.certificates.clone(),
-            requests: Arc::new(Requests::new(clients.requests.clone(), gate.certificates.clone())),
+            trust: gate.trust.clone(),
+            requests: Arc::new(Requests::new(clients.requests.clone(), gate.certificates.clone(), gate.trust.clone())),
         };
         let metrics = bridge::Metrics::register(registry.sub_registry_with_prefix(PREFIX));
         let bridge = Bridge::new(settings.bridge(), surroundings, metrics);
