@@ -88,6 +88,13 @@ impl Cluster {
     }
 }
 
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // Not waited for: a namespace takes seconds to go.
+        let _ = self.scenario.cluster.try_kubectl(&["delete", "namespace", "--wait=false", &self.shop], "");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_account_joins_where_it_is_meant_to_and_nowhere_else() {
     let cluster = Cluster::begin().await;

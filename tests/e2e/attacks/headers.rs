@@ -1,9 +1,15 @@
 //! Headers that are to be taken for something else.
 
+use std::time::Duration;
+
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use opamp_operator::opamp::messages::ServerToAgent;
 use prost::Message as _;
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    time::timeout,
+};
 
 use super::{OTHER_TOKEN, TOKEN, World, report, try_both};
 use crate::harness::{
@@ -11,6 +17,9 @@ use crate::harness::{
     http,
     scripted::{BAD_REQUEST, error_kind, full_report, new_uid},
 };
+
+/// No answer takes longer.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn headers_prove_nothing_but_one_authorization() {
@@ -44,6 +53,29 @@ async fn headers_prove_nothing_but_one_authorization() {
         try_both(case, &caller, &report(&victim), expected).await;
     }
     world.served("after headers").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_was_let_in_once_vouches_for_no_later_request() {
+    let world = World::begin("pipelined").await;
+    let body = full_report(&new_uid(), "edge").encode_to_vec();
+    let request = |authorization: &str| {
+        let length = body.len();
+        let head = format!(
+            "POST /v1/opamp HTTP/1.1\r\nHost: opamp.test\r\nContent-Type: application/x-protobuf\r\n{authorization}Content-Length: {length}\r\n\r\n"
+        );
+        [head.as_bytes(), &body].concat()
+    };
+    let mut stream = world.caller().tls().await.expect("TLS");
+    let token = format!("Authorization: Bearer {TOKEN}\r\n");
+    stream.write_all(&[request(&token), request("")].concat()).await.expect("they are sent");
+    let (mut answers, mut part) = (String::new(), [0; 4_096]);
+    while !answers.contains("HTTP/1.1 401") {
+        let read = timeout(PATIENCE, stream.read(&mut part)).await.expect("an answer").expect("bytes");
+        assert!(read > 0, "{answers}");
+        answers.push_str(&String::from_utf8_lossy(&part[..read]));
+    }
+    assert!(answers.starts_with("HTTP/1.1 200"), "{answers}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
