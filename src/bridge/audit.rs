@@ -75,3 +75,77 @@ pub(super) fn record(decision: Decision, who: Who<'_>, fleet: FleetName<'_>, rea
         "access"
     );
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io,
+        sync::{Arc, Mutex},
+    };
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().expect("unbroken").extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_has_all_its_fields_whatever_is_known() {
+        let sink = Sink::default();
+        let writer = sink.clone();
+        let subscriber = tracing_subscriber::fmt().json().flatten_event(true).with_writer(move || writer.clone());
+        let uid = InstanceUid::from_name("01900000-0000-7000-8000-000000000001").expect("a uid");
+        let identity = Identity::parse("token:telemetry/edge").expect("an identity");
+        let who = Who { uid, identity: &identity, remote: ([10, 0, 0, 7], 40_000).into() };
+        tracing::subscriber::with_default(subscriber.finish(), || {
+            record(Decision::Held, who, FleetName { namespace: "telemetry", name: "edge" }, "PendingApproval");
+            record(Decision::Refused, who, FleetName::default(), "Revoked");
+        });
+        let text = String::from_utf8(sink.0.lock().expect("unbroken").clone()).expect("text");
+        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let fields = [
+            "target",
+            "message",
+            "outcome",
+            "method",
+            "identity",
+            "namespace",
+            "fleet",
+            "uid",
+            "remote",
+            "reason",
+            "count",
+        ];
+        let shown = |line: &Value| fields.map(|field| line[field].clone());
+        let uid = uid.to_string();
+        assert_eq!(
+            shown(&lines[0]),
+            [
+                "opamp_operator::audit".into(),
+                "access".into(),
+                "held".into(),
+                "EnrollmentToken".into(),
+                "token:telemetry/edge".into(),
+                "telemetry".into(),
+                "edge".into(),
+                json!(uid),
+                "10.0.0.7:40000".into(),
+                "PendingApproval".into(),
+                json!(1),
+            ]
+        );
+        assert_eq!(shown(&lines[1])[5..7], [json!(""), json!("")]);
+    }
+}
