@@ -11,6 +11,8 @@
 //! | [`server`] | sockets: WebSocket and HTTP, limits, admission, drain |
 //! | [`agents`] | what the API server says of all Agents, in a compact index; on the leader: orphans and retention |
 //! | [`status`] | agent record → `Agent.status`, written within the API server's budget |
+//! | [`credentials`] | the CA, certificates of agents and their Secrets, rotation, revocation |
+//! | [`authentication`] | who somebody is, by its credential; the limit on failures; the audit line |
 //! | [`effective_configs`] | what agents report as running, redacted and kept in Secrets |
 //! | [`bridge`] | ties sessions to sockets, catalog and status; runs in every replica |
 //! | [`kubernetes`] | clients, namespaces in scope, pace of retries, errors without object text |
@@ -24,10 +26,12 @@
 
 pub mod agents;
 pub mod api;
+pub mod authentication;
 pub mod bridge;
 pub mod catalog;
 pub mod connection_settings;
 pub mod controllers;
+pub mod credentials;
 pub mod effective_configs;
 pub mod events;
 pub mod fleets;

@@ -13,6 +13,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("agents", &["opamp", "api", "kubernetes"]),
     ("status", &["opamp", "api", "kubernetes", "catalog", "agents"]),
     ("effective_configs", &["opamp", "api", "kubernetes", "catalog", "status"]),
+    ("credentials", &["opamp", "api", "kubernetes", "status"]),
+    ("authentication", &["opamp", "api", "kubernetes", "catalog", "credentials", "server", "events"]),
     ("lease", &["api", "kubernetes"]),
     ("revisions", &["opamp", "api", "kubernetes", "catalog"]),
     ("events", &["api", "kubernetes"]),
@@ -32,12 +34,28 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "lease",
             "status",
             "effective_configs",
+            "credentials",
             "fleets",
             "remote_configs",
             "connection_settings",
         ],
     ),
-    ("bridge", &["opamp", "api", "kubernetes", "catalog", "server", "status", "agents", "lease", "effective_configs"]),
+    (
+        "bridge",
+        &[
+            "authentication",
+            "opamp",
+            "api",
+            "kubernetes",
+            "catalog",
+            "server",
+            "status",
+            "agents",
+            "lease",
+            "effective_configs",
+            "credentials",
+        ],
+    ),
 ];
 
 #[test]

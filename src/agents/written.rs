@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
-use crate::opamp::{InstanceUid, record::RemoteConfigState};
+use crate::opamp::{
+    InstanceUid,
+    record::{ConnectionSettingsState, RemoteConfigState},
+};
 
 /// Bytes as lower-case hex digits.
 #[must_use]
@@ -53,6 +56,30 @@ pub fn read_state(text: &str) -> Option<RemoteConfigState> {
         "Failed" => Some(RemoteConfigState::Failed),
         other => other.strip_prefix("Unknown")?.parse().ok().map(RemoteConfigState::Unknown),
     }
+}
+
+/// What stands in `status.connectionSettings.status`.
+#[must_use]
+pub fn settings_state(state: ConnectionSettingsState) -> String {
+    self::state(match state {
+        ConnectionSettingsState::Unset => RemoteConfigState::Unset,
+        ConnectionSettingsState::Applied => RemoteConfigState::Applied,
+        ConnectionSettingsState::Applying => RemoteConfigState::Applying,
+        ConnectionSettingsState::Failed => RemoteConfigState::Failed,
+        ConnectionSettingsState::Unknown(number) => RemoteConfigState::Unknown(number),
+    })
+}
+
+/// Reads [`settings_state`] back; `None` for what this version never writes.
+#[must_use]
+pub fn read_settings_state(text: &str) -> Option<ConnectionSettingsState> {
+    Some(match read_state(text)? {
+        RemoteConfigState::Unset => ConnectionSettingsState::Unset,
+        RemoteConfigState::Applied => ConnectionSettingsState::Applied,
+        RemoteConfigState::Applying => ConnectionSettingsState::Applying,
+        RemoteConfigState::Failed => ConnectionSettingsState::Failed,
+        RemoteConfigState::Unknown(number) => ConnectionSettingsState::Unknown(number),
+    })
 }
 
 /// The command with which a person approves of an agent, ready to be pasted: what the condition of one that waits says.

@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{agent_fleet::not_observed, condition};
 
+/// Finalizer of a revoked Agent, until its certificates are in the published list.
+pub const REVOCATION_FINALIZER: &str = "opamp.dev/revocation";
+
 /// What people ask of this one agent. The operator never writes it.
 #[derive(Clone, CustomResource, Debug, Default, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[kube(

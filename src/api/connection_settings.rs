@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{agent_fleet::not_observed, condition, duration, enrollment::SecretReference, remote_config::KeyReference};
 
 /// Where agents connect, and with what.
+#[expect(clippy::duplicated_attributes, reason = "two columns may have one type")]
 #[derive(Clone, CustomResource, Debug, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[kube(
     group = "opamp.dev",
@@ -125,7 +126,8 @@ pub struct SettingsHeader {
     #[x_kube(validation = Rule::new("!self.matches('[[:cntrl:]]')")
         .message("value: control characters are not allowed in a header"))]
     pub value: Option<String>,
-    /// The value from a key of a Secret. A change there is offered at once.
+    /// The value from a key of a Secret, as it stands there: for `Authorization`
+    /// that is `Bearer ` and the token. A change there is offered at once.
     /// Exactly one of value and valueFrom is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_from: Option<SecretValueSource>,

@@ -1,9 +1,9 @@
 //! What the server asks of the sessions.
 
-use std::{future, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::{FutureExt as _, future::BoxFuture};
+use futures::future::BoxFuture;
 use http::request::Parts;
 
 use super::{
@@ -12,10 +12,11 @@ use super::{
     channel_of,
     connections::Carried,
     entry::{Entry, Waiting},
+    now,
     scrub::scrub,
 };
 use crate::{
-    catalog::{Catalog, Claimant},
+    catalog::Catalog,
     opamp::{
         InstanceUid,
         identity::Principal,
@@ -55,17 +56,10 @@ enum Taken {
 impl Agents for Bridge {
     fn authenticate<'a>(
         &'a self,
-        _request: &'a Parts,
-        _peer: &'a Peer,
+        request: &'a Parts,
+        peer: &'a Peer,
     ) -> BoxFuture<'a, Result<Arc<Principal>, Refusal>> {
-        let principal = Principal::anonymous();
-        let outcome = if self.catalog.load().admits(Claimant::present(&principal)) {
-            Ok(Arc::new(principal))
-        } else {
-            let challenge = "Bearer realm=\"opamp\"";
-            Err(Refusal::Unauthorized { challenge, message: "no fleet takes agents without a credential" })
-        };
-        future::ready(outcome).boxed()
+        self.credentials.authenticate(&request.headers, peer, now())
     }
 
     fn receive(&self, connection: &Arc<Connection>, payload: Bytes, now: Now) -> Exchange {
@@ -185,7 +179,7 @@ impl Bridge {
         let (catalog, channel, claim) = (self.catalog.load(), channel_of(connection), entry.claim.number());
         Self::want_text(entry, now);
         scrub(&mut inbound.message, &entry.quotable(&catalog));
-        let receipt = entry.session.receive(inbound, channel, now);
+        let mut receipt = entry.session.receive(inbound, channel, now);
         // Before the offer is looked up: it depends on who speaks.
         self.note_presence(entry, Some(connection));
         if receipt.has_new_attributes() {
@@ -197,9 +191,13 @@ impl Bridge {
         if entry.claim.number() != claim {
             Self::note_begin(entry);
         }
+        let request = self.consider(entry, &mut receipt, now);
         let offer = if receipt.takes_offer() { entry.offer() } else { Offer::default() };
         let mut effects = entry.session.answer(receipt, &offer, now);
         let violation = effects.violation.take();
+        if let Some(request) = request.filter(|_| effects.certificate_request.take().is_some()) {
+            self.hand_on(entry, request, now);
+        }
         let replies = self.carry_out(entry, effects, Some(connection), now);
         if entry.session.liveness().channel() == Some(channel) {
             let comes_back = entry.comes_back(&self.settings.owner);

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::shown::Shown;
+use super::{settings::Wanted, shown::Shown};
 use crate::{
     agents::summary::RevisionSummary,
     catalog::{Assignment, Catalog, FleetEntry, Outcome, Subject, UnmatchedReason},
@@ -162,6 +162,23 @@ impl Assigned {
                 offer.clone()
             }
             Assignment::Matched(..) | Assignment::Unmatched(_) => Offer::default(),
+        }
+    }
+
+    /// What its fleet says of how it is to connect, also where the revision gives it nothing else.
+    pub(super) fn wanted(&self, seen: Option<&RevisionSummary>) -> Wanted<'_> {
+        let Assignment::Matched(fleet, outcome) = &self.assignment else { return Wanted::Unsettled };
+        if seen.is_some_and(|seen| self.is_behind(seen)) {
+            return Wanted::Unsettled;
+        }
+        match outcome {
+            Outcome::NoRevision | Outcome::NotLoaded => Wanted::Unsettled,
+            Outcome::Given { connection, .. }
+            | Outcome::TemplateFailed { connection, .. }
+            | Outcome::Withheld { connection, .. } => match connection {
+                Some(connection) => Wanted::Settings { fleet, connection },
+                None => Wanted::Nothing,
+            },
         }
     }
 

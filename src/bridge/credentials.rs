@@ -1,12 +1,28 @@
-//! What the bridge asks about credentials that were checked before: whether they still count.
+//! What the bridge asks about credentials: who somebody is, and whether what was checked before still counts.
 
+use std::sync::Arc;
+
+use futures::{FutureExt as _, future::BoxFuture};
+use http::HeaderMap;
 use jiff::Timestamp;
 use tokio::sync::watch;
 
-use crate::opamp::identity::{Principal, Proof};
+use crate::{
+    authentication::Authenticator,
+    opamp::{identity::Principal, now::Now},
+    server::{Peer, Refusal},
+};
 
 /// The credentials that count now.
 pub trait Credentials: Send + Sync + 'static {
+    /// Who sends a request with these headers.
+    fn authenticate<'a>(
+        &'a self,
+        headers: &'a HeaderMap,
+        peer: &'a Peer,
+        now: Now,
+    ) -> BoxFuture<'a, Result<Arc<Principal>, Refusal>>;
+
     /// Whether a principal that was admitted once would be admitted again. Called for each message; must return at once.
     fn is_valid(&self, principal: &Principal, now: Timestamp) -> bool;
 
@@ -14,23 +30,21 @@ pub trait Credentials: Send + Sync + 'static {
     fn changed(&self) -> watch::Receiver<u64>;
 }
 
-/// Where agents show no credential at all, so that none can go.
-pub struct NoCredentials {
-    never: watch::Sender<u64>,
-}
-
-impl Default for NoCredentials {
-    fn default() -> Self {
-        Self { never: watch::Sender::new(0) }
+impl Credentials for Authenticator {
+    fn authenticate<'a>(
+        &'a self,
+        headers: &'a HeaderMap,
+        peer: &'a Peer,
+        now: Now,
+    ) -> BoxFuture<'a, Result<Arc<Principal>, Refusal>> {
+        self.authenticate(headers, peer, now).boxed()
     }
-}
 
-impl Credentials for NoCredentials {
-    fn is_valid(&self, principal: &Principal, _now: Timestamp) -> bool {
-        principal.proof == Proof::None
+    fn is_valid(&self, principal: &Principal, now: Timestamp) -> bool {
+        self.is_valid(principal, now)
     }
 
     fn changed(&self) -> watch::Receiver<u64> {
-        self.never.subscribe()
+        self.changed()
     }
 }

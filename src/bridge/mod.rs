@@ -28,6 +28,7 @@ mod renamings;
 mod run;
 mod scrub;
 mod sessions;
+mod settings;
 mod shown;
 mod texts;
 mod timers;
@@ -42,16 +43,20 @@ use std::{
     time::Duration,
 };
 
-pub use credentials::{Credentials, NoCredentials};
+use tokio::sync::Semaphore;
+
+pub use credentials::Credentials;
 pub use metrics::Metrics;
+pub use settings::{Application, RequestDesk};
 
 use self::{
     connections::Connections, entry::Entry, pending::PendingRoom, quiet::Quiet, renamings::Renamings,
-    sessions::Sessions, timers::Timers, wish::Demand,
+    sessions::Sessions, settings::Applications, timers::Timers, wish::Demand,
 };
 use crate::{
     agents::index::AgentIndex,
     catalog::{Catalog, CatalogHandle},
+    credentials::certificates::Certificates,
     effective_configs::Store,
     opamp::{
         InstanceUid,
@@ -64,6 +69,9 @@ use crate::{
 
 /// Agents on one connection; a gateway carries many, and a liar must not carry any number (AMB-15).
 pub const MAX_AGENTS_PER_CONNECTION: usize = 1_000;
+
+/// Certificate requests that are kept until somebody approves of their agents. Each has at most 16 KiB.
+const MAX_KEPT_REQUESTS: usize = 1_000;
 
 /// What a bridge is told at the start.
 #[derive(Clone, Debug)]
@@ -92,6 +100,10 @@ pub struct Surroundings {
     pub texts: Store,
     /// Which credentials count.
     pub credentials: Arc<dyn Credentials>,
+    /// The certificates of agents.
+    pub certificates: Certificates,
+    /// Where requests for certificates go.
+    pub requests: Arc<dyn RequestDesk>,
 }
 
 /// The sessions of this replica, and what they need.
@@ -106,6 +118,11 @@ pub struct Bridge {
     timers: Timers,
     renamings: Mutex<Renamings>,
     credentials: Arc<dyn Credentials>,
+    certificates: Certificates,
+    requests: Arc<dyn RequestDesk>,
+    applications: Applications,
+    /// A place for each request that has to wait for a person's approval.
+    kept_requests: Arc<Semaphore>,
     pending: Mutex<PendingRoom>,
     quiet: Mutex<Quiet>,
     metrics: Metrics,
@@ -115,13 +132,17 @@ impl Bridge {
     /// A bridge without any session.
     #[must_use]
     pub fn new(settings: Settings, surroundings: Surroundings, metrics: Metrics) -> Arc<Self> {
-        let Surroundings { catalog, index, writer, texts, credentials } = surroundings;
+        let Surroundings { catalog, index, writer, texts, credentials, certificates, requests } = surroundings;
         Arc::new(Self {
             sessions: Sessions::new(settings.max_sessions, metrics.sessions.clone()),
             renamings: Mutex::new(Renamings::new(settings.max_sessions)),
             pending: Mutex::new(PendingRoom::new(settings.max_pending)),
             quiet: Mutex::default(),
             credentials,
+            certificates,
+            requests,
+            applications: Applications::default(),
+            kept_requests: Arc::new(Semaphore::new(MAX_KEPT_REQUESTS)),
             settings,
             catalog,
             index,
@@ -167,7 +188,7 @@ impl Bridge {
             changed,
             effective_config,
             reidentified,
-            // No offer serves requests, so none gets here.
+            // Considered where the message came in.
             certificate_request: _,
             // Counted where the message came in.
             violation: _,
@@ -220,15 +241,16 @@ impl Bridge {
             self.catalog.reread(&fleet.namespace, &fleet.name);
         }
         self.touch(entry, news.urgency);
+        self.settle(entry, now);
         self.find_room(entry, now);
         self.timers.set(entry.session.uid(), entry.deadline(), &mut entry.timer);
     }
 
     /// The same without a message that is being answered: what the agent is to have by that is pushed.
     fn look_and_push(&self, entry: &mut Entry, now: Now) {
-        let former = entry.hash();
+        let former = entry.gist();
         self.look(entry, &self.catalog.load(), now);
-        if entry.hash() != former {
+        if entry.gist() != former {
             self.wake(entry);
         }
     }

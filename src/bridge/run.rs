@@ -24,9 +24,17 @@ const KEPT_FOR: Duration = Duration::from_secs(600);
 impl Bridge {
     /// Follows the catalog, the index and the clock until told to stop.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        tokio::select! {
+            () = self.follow_all(stop) => {}
+            () = self.hand_on_requests() => {}
+        }
+    }
+
+    async fn follow_all(&self, stop: CancellationToken) {
         let mut generation = self.catalog.generation();
         let mut changes = self.index.changes();
         let mut credentials = self.credentials.changed();
+        let mut certificates = self.certificates.subscribe();
         let mut sweep = interval(SWEEP);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -37,6 +45,11 @@ impl Bridge {
                 change = changes.recv() => match change {
                     Ok(change) => self.follow(&change),
                     Err(RecvError::Lagged(_)) => self.for_all(|uid| self.learn(uid)).await,
+                    Err(RecvError::Closed) => return,
+                },
+                agent = certificates.recv() => match agent {
+                    Ok(uid) => self.follow_certificates(uid),
+                    Err(RecvError::Lagged(_)) => self.for_all(|uid| self.follow_certificates(uid)).await,
                     Err(RecvError::Closed) => return,
                 },
                 due = self.timers.rung() => in_rows(due, |(deadline, uid): Ring| self.ring(uid, deadline)).await,

@@ -13,7 +13,12 @@ use crate::{
     agents::summary::of_status,
     api::agent::AgentStatus,
     opamp::{InstanceUid, session::Remembered},
-    status::{queue::Urgency, recall::recall, view::AgentView, writer::AgentViews},
+    status::{
+        queue::Urgency,
+        recall::{recall, settings_taken},
+        view::AgentView,
+        writer::AgentViews,
+    },
 };
 
 impl AgentViews for Bridge {
@@ -30,6 +35,7 @@ impl AgentViews for Bridge {
             description: former.description,
             available_components: former.available_components,
             connection_settings_reported: former.connection_settings.map(|report| report.hash),
+            connection_settings_offered: settings_taken(status),
             failed_connection_settings: former.failed_connection_settings.map(|failed| *failed),
             ..Remembered::default()
         };

@@ -214,9 +214,11 @@ mod tests {
             selector::AttributeSelector,
         },
         catalog::{
+            credentials::{Credential, CredentialKind, Credentials},
             fleet::{AnonymousNamespaces, Revisions, SecretContent},
             offers::LoadedRevision,
             revision::{Origin, Revision, RevisionEntry, RevisionFile},
+            settings::CredentialReference,
             threshold::Threshold,
         },
     };
@@ -333,8 +335,13 @@ mod tests {
     }
 
     fn loaded(body: &str, template: TemplateMode, origin: Origin) -> Arc<LoadedRevision> {
+        let revision = of_one_file(body, template, origin);
+        Arc::new(LoadedRevision::new(revision.hash(), revision))
+    }
+
+    fn of_one_file(body: &str, template: TemplateMode, origin: Origin) -> Revision {
         let file = RevisionFile { name: "a".into(), content_type: String::new(), origin, body: body.to_owned().into() };
-        let revision = Revision {
+        Revision {
             entries: vec![RevisionEntry {
                 name: "base".into(),
                 selector: None,
@@ -343,8 +350,7 @@ mod tests {
                 files: vec![file],
             }],
             ..Revision::default()
-        };
-        Arc::new(LoadedRevision::new(revision.hash(), revision))
+        }
     }
 
     fn offering(
@@ -383,6 +389,41 @@ mod tests {
                 other => panic!("{case}: {other:?}"),
             };
             assert_eq!(given, expected.map(|revision| revision.hash()), "{case}");
+        }
+    }
+
+    #[test]
+    fn how_a_member_connects_does_not_depend_on_its_files() {
+        let settings = serde_json::json!({"name": "edge", "endpoint": "wss://a", "certificate": "none",
+            "headers": [{"name": "A", "reference": {"kind": "Secret", "name": "t", "key": "k"}}], "heartbeatSeconds": 30});
+        let value = Credential { kind: CredentialKind::Value, value: "one".into() };
+        let values = BTreeMap::from([(CredentialReference::secret("t", "k"), value)]);
+        for (case, body, template, origin) in [
+            ("given", "a", TemplateMode::Disabled, Origin::Inline),
+            ("a template fails", "{{ agent.attributes.gpu }}", TemplateMode::Jinja, Origin::Inline),
+            ("a file is withheld", "a", TemplateMode::Disabled, Origin::Secret),
+        ] {
+            let opamp = Some(serde_json::from_value(settings.clone()).unwrap());
+            let revision = Revision { opamp, ..of_one_file(body, template, origin) };
+            let loaded = Arc::new(LoadedRevision::new(revision.hash(), revision));
+            let credentials = Some(Arc::new(Credentials::new("uid", &values)));
+            let offering = offering(Some(&loaded), None, Threshold::All);
+            let fleet = FleetEntry { offering, credentials: credentials.clone(), ..fleet("one", "a") };
+            let connection = match catalog(vec![fleet]).assign(&subject(Some(&linux()), None)) {
+                Assignment::Matched(
+                    _,
+                    Outcome::Given { connection, .. }
+                    | Outcome::TemplateFailed { connection, .. }
+                    | Outcome::Withheld { connection, .. },
+                ) => connection.unwrap(),
+                other => panic!("{case}: {other:?}"),
+            };
+            assert_eq!(
+                (&connection.settings, connection.credentials),
+                (loaded.settings().unwrap(), credentials),
+                "{case}"
+            );
+            assert_eq!(connection.secrets, SecretContent::Withheld, "{case}");
         }
     }
 

@@ -229,8 +229,12 @@ fn digest(reference: &CredentialReference) -> String {
         SourceKind::ConfigMap => "ConfigMap",
         SourceKind::Secret => "Secret",
     };
-    let digest = Sha256::digest(format!("{kind}\0{name}\0{key}"));
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    let digest: [u8; 32] = Sha256::digest(format!("{kind}\0{name}\0{key}")).into();
+    hex(&digest)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 #[cfg(test)]
@@ -281,8 +285,7 @@ mod tests {
         assert_eq!(secret.labels()["opamp.dev/fleet"], "edge");
         assert_eq!((secret.owner_references()[0].uid.as_str(), secret.immutable), (UID, None));
         // SHA-256 of "Secret\0edge-token\0header".
-        let digest: String =
-            Sha256::digest(b"Secret\0edge-token\0header").iter().map(|it| format!("{it:02x}")).collect();
+        let digest = hex(&Sha256::digest(b"Secret\0edge-token\0header"));
         let explained = &secret.annotations()[REFERENCES_ANNOTATION];
         assert!(explained.contains(&format!("token-{digest}: key header of Secret edge-token")), "{explained}");
         assert_eq!(explained.lines().count(), 2);

@@ -74,6 +74,7 @@ pub(super) enum Work {
 }
 
 /// What a task has ended with.
+#[expect(clippy::large_enum_variant, reason = "each is taken apart as soon as it is there")]
 pub(super) enum Done {
     Fleet(Written<AgentFleet>),
     RemoteConfig(Written<RemoteConfig>),

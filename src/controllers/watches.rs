@@ -29,6 +29,7 @@ use crate::{
 };
 
 /// What a watch has shown, or that it is broken.
+#[expect(clippy::large_enum_variant, reason = "each is taken apart as soon as it is there")]
 pub enum Seen {
     /// Of the inputs of revisions.
     Input(Part, InputEvent),

@@ -2,6 +2,7 @@
 
 mod certificate;
 mod definitions;
+mod gate;
 mod part;
 mod settings;
 
@@ -15,14 +16,17 @@ use anyhow::{Context as _, bail};
 use kube::Client;
 use opamp_operator::{
     agents::index::AgentIndex,
+    authentication::Feed,
     bridge::{self, Bridge},
     catalog::{self, CatalogHandle, Loader},
-    controllers, effective_configs,
+    controllers,
+    credentials::{self, requests::Requests},
+    effective_configs,
     kubernetes::{WatchClient, client_without_retry},
     lease::{self, Election, ReplicaLease},
     server::{
-        self, Server, ServerCertificate, Tls,
-        admin::{Admin, Readiness},
+        self, ClientCertificates, Server, ServerCertificate, Tls,
+        admin::{Admin, Pages, Readiness},
     },
     status::{metrics::Metrics as WriterMetrics, writer::StatusWriter},
 };
@@ -31,6 +35,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::{
     certificate::ListenerCertificate,
+    gate::Gate,
     part::{Alarm, Part},
     settings::Settings,
 };
@@ -91,14 +96,20 @@ impl Operator {
         metrics.register_collector(Box::new(clients.watches.ages().clone()));
         let (election_metrics, controllers_metrics) =
             (lease::Metrics::register(metrics), controllers::Metrics::register(metrics));
-        let (bridging, loader) = Bridging::new(&settings, &clients, &mut registry);
+        let (bridging, unfed) = Bridging::new(&settings, &clients, &mut registry);
         let server = (settings.server_limits()?, server::Metrics::register(&mut registry));
         let readiness = Readiness::default();
-        ["agents", "fleets", "listener"].into_iter().for_each(|part| readiness.missing(part));
-        let admin = Admin::bind(settings.arguments.admin_listen, readiness.clone(), Arc::new(registry)).await?;
+        ["agents", "fleets", "credentials", "listener"].into_iter().for_each(|part| readiness.missing(part));
+        let revocations = bridging.gate.trust.clone();
+        let pages = Pages {
+            readiness: readiness.clone(),
+            registry,
+            revocations: Box::new(move || revocations.snapshot().revocation_list_pem()),
+        };
+        let admin = Admin::bind(settings.arguments.admin_listen, pages).await?;
 
         let alarm = Alarm::default();
-        let mut background = bridging.start(&settings, &clients, loader, &alarm);
+        let mut background = bridging.start(&settings, &clients, unfed, &alarm);
         let certificate = settings.tls_secret().map(|secret| {
             readiness.missing("certificate");
             let (shown, part) = show_certificate(ListenerCertificate::new(secret, server.1.clone()), &clients, &alarm);
@@ -158,17 +169,20 @@ impl Operator {
 
     /// Agents are served once it is known which there are and what they are to have: nobody is given less than before.
     async fn bind(&self) -> anyhow::Result<Server> {
-        let Bridging { index, catalog, bridge, .. } = &self.bridging;
+        let Bridging { index, catalog, gate, bridge, .. } = &self.bridging;
         index.synced().await;
         self.readiness.obtained("agents");
         // The loader lives as long as the process, so that waiting cannot fail.
         let _ = catalog.synced().wait_for(|synced| *synced).await;
         self.readiness.obtained("fleets");
+        let _ = gate.authenticator.synced().wait_for(|synced| *synced).await;
+        self.readiness.obtained("credentials");
         let tls = match &self.certificate {
             Some(certificate) => {
                 certificate.available().await;
                 self.readiness.obtained("certificate");
-                Some(Tls::new(Arc::clone(certificate), None)?)
+                let clients: Arc<dyn ClientCertificates> = gate.authenticator.clone();
+                Some(Tls::new(Arc::clone(certificate), Some(clients))?)
             }
             None => None,
         };
@@ -217,11 +231,18 @@ struct Bridging {
     catalog: Arc<CatalogHandle>,
     writer: StatusWriter,
     texts: effective_configs::Store,
+    gate: Gate,
     bridge: Arc<Bridge>,
 }
 
+/// What keeps the parts of [`Bridging`] up to date, and has not begun.
+struct Unfed {
+    loader: Loader,
+    feed: Feed,
+}
+
 impl Bridging {
-    fn new(settings: &Settings, clients: &Clients, registry: &mut Registry) -> (Self, Loader) {
+    fn new(settings: &Settings, clients: &Clients, registry: &mut Registry) -> (Self, Unfed) {
         let index = AgentIndex::new(&settings.scope);
         let limits = settings.writer_limits();
         let writer =
@@ -238,30 +259,37 @@ impl Bridging {
             writer.budget(),
             effective_configs::Metrics::register(metrics),
         );
+        let (gate, feed) = Gate::new(settings, clients, &catalog, registry);
         let surroundings = bridge::Surroundings {
             catalog: Arc::clone(&catalog),
             index: index.clone(),
             writer: writer.clone(),
             texts: texts.clone(),
-            credentials: Arc::new(bridge::NoCredentials::default()),
+            credentials: gate.authenticator.clone(),
+            certificates: gate.certificates.clone(),
+            requests: Arc::new(Requests::new(clients.requests.clone(), gate.certificates.clone())),
         };
-        let bridge = Bridge::new(settings.bridge(), surroundings, bridge::Metrics::register(metrics));
-        (Self { index, catalog, writer, texts, bridge }, loader)
+        let metrics = bridge::Metrics::register(registry.sub_registry_with_prefix(PREFIX));
+        let bridge = Bridge::new(settings.bridge(), surroundings, metrics);
+        (Self { index, catalog, writer, texts, gate, bridge }, Unfed { loader, feed })
     }
 
-    fn start(&self, settings: &Settings, clients: &Clients, loader: Loader, alarm: &Alarm) -> Vec<Part> {
+    fn start(&self, settings: &Settings, clients: &Clients, unfed: Unfed, alarm: &Alarm) -> Vec<Part> {
         let Clients { requests, watches } = clients;
-        let Self { index, catalog: _, writer, texts, bridge } = self;
+        let Unfed { loader, feed } = unfed;
+        let Self { index, catalog: _, writer, texts, gate, bridge } = self;
         let index_run = index.clone().run(watches.clone(), settings.scope.clone());
         let writer_run = writer.clone().run(requests.clone(), index.clone(), bridge.clone());
         let texts_run = texts.clone().run(requests.clone(), watches.clone(), bridge.clone());
-        vec![
+        let mut parts = gate.start(settings, clients, feed, alarm);
+        parts.extend([
             Part::start_endless("index of Agents", alarm, index_run),
             Part::start("catalog", alarm, |stop| loader.run(stop)),
             Part::start_endless("status writer", alarm, writer_run),
             Part::start_endless("effective configurations", alarm, texts_run),
             Part::start("bridge", alarm, |stop| Arc::clone(bridge).run(stop)),
-        ]
+        ]);
+        parts
     }
 
     fn controllers(
@@ -281,6 +309,9 @@ impl Bridging {
             catalog: Arc::clone(&self.catalog),
             texts: self.texts.clone(),
             budget: self.writer.budget(),
+            certificates: self.gate.certificates.clone(),
+            registrar: settings.registrar(),
+            certificate_metrics,
             metrics,
         }
     }

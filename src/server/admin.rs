@@ -1,4 +1,4 @@
-//! `/healthz`, `/readyz` and `/metrics`, on a port of their own.
+//! `/healthz`, `/readyz`, `/metrics` and `/crl`, on a port of their own.
 
 use std::{
     collections::BTreeSet,
@@ -65,6 +65,16 @@ impl Readiness {
     }
 }
 
+/// What is shown.
+pub struct Pages {
+    /// Under `/readyz`.
+    pub readiness: Readiness,
+    /// Under `/metrics`.
+    pub registry: Registry,
+    /// Under `/crl`: the certificates that were taken back, in PEM; `None` while there is no list.
+    pub revocations: Box<dyn Fn() -> Option<String> + Send + Sync>,
+}
+
 /// The admin port; it serves until it is dropped, also while the operator drains.
 #[derive(Debug)]
 pub struct Admin {
@@ -74,11 +84,11 @@ pub struct Admin {
 
 impl Admin {
     /// Listens on `address`.
-    pub async fn bind(address: SocketAddr, readiness: Readiness, registry: Arc<Registry>) -> Result<Self, BindError> {
+    pub async fn bind(address: SocketAddr, pages: Pages) -> Result<Self, BindError> {
         let failed = |source| BindError { address, source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let local = listener.local_addr().map_err(failed)?;
-        let acceptor = tokio::spawn(accept(listener, readiness, registry));
+        let acceptor = tokio::spawn(accept(listener, Arc::new(pages)));
         Ok(Self { local, acceptor })
     }
 
@@ -95,14 +105,14 @@ impl Drop for Admin {
     }
 }
 
-async fn accept(listener: TcpListener, readiness: Readiness, registry: Arc<Registry>) {
+async fn accept(listener: TcpListener, pages: Arc<Pages>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     while let Ok(place) = Arc::clone(&places).acquire_owned().await {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let (readiness, registry) = (readiness.clone(), Arc::clone(&registry));
+                let pages = Arc::clone(&pages);
                 tokio::spawn(async move {
-                    serve(stream, readiness, registry).await;
+                    serve(stream, &pages).await;
                     drop(place);
                 });
             }
@@ -114,9 +124,9 @@ async fn accept(listener: TcpListener, readiness: Readiness, registry: Arc<Regis
     }
 }
 
-async fn serve(stream: TcpStream, readiness: Readiness, registry: Arc<Registry>) {
+async fn serve(stream: TcpStream, pages: &Pages) {
     let service = service_fn(|request: Request<Incoming>| {
-        let reply = answer(request.method(), request.uri().path(), &readiness, &registry);
+        let reply = answer(request.method(), request.uri().path(), pages);
         async { Ok::<_, Infallible>(reply) }
     });
     let connection = http1::Builder::new()
@@ -128,16 +138,17 @@ async fn serve(stream: TcpStream, readiness: Readiness, registry: Arc<Registry>)
     }
 }
 
-fn answer(method: &Method, path: &str, readiness: &Readiness, registry: &Registry) -> Reply {
+fn answer(method: &Method, path: &str, pages: &Pages) -> Reply {
     if method != Method::GET && method != Method::HEAD {
         return plain(StatusCode::METHOD_NOT_ALLOWED, "use GET\n".into());
     }
     match path {
         // That this is answered at all shows that the runtime turns.
         "/healthz" => plain(StatusCode::OK, "ok\n".into()),
-        "/readyz" => readiness.reply(),
-        "/metrics" => metrics(registry),
-        _ => plain(StatusCode::NOT_FOUND, "there are /healthz, /readyz and /metrics\n".into()),
+        "/readyz" => pages.readiness.reply(),
+        "/metrics" => metrics(&pages.registry),
+        "/crl" => revocations((pages.revocations)()),
+        _ => plain(StatusCode::NOT_FOUND, "there are /healthz, /readyz, /metrics and /crl\n".into()),
     }
 }
 
@@ -149,6 +160,14 @@ fn metrics(registry: &Registry) -> Reply {
     let mut reply = plain(StatusCode::OK, text);
     let content_type = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
     reply.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    reply
+}
+
+/// As RFC 2585 §4.2 has it, in the text form that people and proxies read.
+fn revocations(list: Option<String>) -> Reply {
+    let Some(list) = list else { return plain(StatusCode::NOT_FOUND, "no list has been published yet\n".into()) };
+    let mut reply = plain(StatusCode::OK, list);
+    reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-pem-file"));
     reply
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     render::cut,
-    view::{AgentView, AssignmentView, Departure, FleetView, GivenView, LivenessView, UnmatchedBecause},
+    view::{AgentView, AssignmentView, Departure, FleetView, GivenView, IssuedView, LivenessView, UnmatchedBecause},
 };
 use crate::{
     agents::{summary::Acceptance, written::approving},
@@ -23,9 +23,14 @@ const MESSAGE_LIMIT: usize = 160;
 /// `Ready` first, then what it follows from, most important first. The record is the view's, filled up with what was
 /// known before.
 pub(super) fn findings(view: &AgentView, record: &AgentRecord) -> Vec<Finding> {
-    let reported =
-        [matched(&view.assignment), connected(view.connection.liveness), config_applied(view, record), healthy(record)];
-    let reported = reported.into_iter().map(|(reason, message)| (reason, cut(&message, MESSAGE_LIMIT)));
+    let reported = [
+        Some(matched(&view.assignment)),
+        Some(connected(view.connection.liveness)),
+        certificate_issued(view),
+        Some(config_applied(view, record)),
+        Some(healthy(record)),
+    ];
+    let reported = reported.into_iter().flatten().map(|(reason, message)| (reason, cut(&message, MESSAGE_LIMIT)));
     // Not cut: half a command is none.
     let found: Vec<(AgentReason, String)> = std::iter::once(accepted(view)).chain(reported).collect();
     let ready = agent_ready(&found);
@@ -71,6 +76,20 @@ fn connected(liveness: LivenessView) -> (AgentReason, String) {
             (AgentReason::HeartbeatMissing, "nothing was heard of the agent for too long".into())
         }
     }
+}
+
+/// Only of an agent whose fleet's settings ask for a certificate.
+fn certificate_issued(view: &AgentView) -> Option<(AgentReason, String)> {
+    Some(match &view.issued {
+        IssuedView::NotIssued => return None,
+        IssuedView::Valid(_) => (AgentReason::CertificateValid, String::new()),
+        IssuedView::Pending if view.acceptance != Acceptance::Admitted => {
+            (AgentReason::CertificatePending, "no certificate is made before the agent is approved".into())
+        }
+        IssuedView::Pending => (AgentReason::CertificatePending, "the certificate is being made".into()),
+        IssuedView::Refused(why) => (AgentReason::CertificateRefused, why.clone()),
+        IssuedView::Expired(at) => (AgentReason::CertificateExpired, format!("the certificate has ended at {at}")),
+    })
 }
 
 fn healthy(record: &AgentRecord) -> (AgentReason, String) {

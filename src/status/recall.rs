@@ -1,13 +1,17 @@
 //! What an earlier process, or another replica, knew of an agent: read from its status.
 
+use jiff::Timestamp;
+
 use crate::{
     agents::written,
     api::agent::{AgentStatus, HealthStatus},
     opamp::{
         messages::AgentCapabilities as Capability,
+        offer::ConnectionSettingsHash,
         record::{
-            AgentRecord, Attributes, ComponentsSummary, EffectiveConfigSummary, FailedConfig, Health,
-            RemoteConfigReport, RemoteConfigState, UnhealthyComponent,
+            AgentRecord, Attributes, ComponentsSummary, ConnectionSettingsReport, ConnectionSettingsState,
+            EffectiveConfigSummary, FailedConfig, FailedConnectionSettings, Health, RemoteConfigReport,
+            RemoteConfigState, UnhealthyComponent,
         },
     },
 };
@@ -24,11 +28,21 @@ pub fn recall(status: &AgentStatus) -> AgentRecord {
         health: status.health.as_ref().map(health),
         remote_config: remote_config(status),
         failed_config: failed_config(status),
+        connection_settings: connection_settings(status).map(Box::new),
+        failed_connection_settings: failed_connection_settings(status).map(Box::new),
         effective_config: effective_config(status),
         available_components: available_components(status),
         custom_capabilities: status.custom_capabilities.clone(),
         ..AgentRecord::default()
     }
+}
+
+/// The connection settings that an agent which reports no status of them has presumably taken. Of one that reports, those
+/// that it was to have: its own word decides.
+#[must_use]
+pub fn settings_taken(status: &AgentStatus) -> Option<ConnectionSettingsHash> {
+    let offered = status.connection_settings.as_ref()?.offered.as_deref()?;
+    Some(ConnectionSettingsHash::from_digest(bytes(offered)?.try_into().ok()?))
 }
 
 /// The record of this process, and what an earlier one knew of the parts that the agent is able to report and has not
@@ -50,6 +64,9 @@ pub(super) fn filled(record: &AgentRecord, former: &AgentStatus) -> AgentRecord 
     }
     if filled.remote_config.is_none() && able(Capability::ReportsRemoteConfig) {
         filled.remote_config = former.remote_config;
+    }
+    if filled.connection_settings.is_none() && able(Capability::ReportsConnectionSettingsStatus) {
+        filled.connection_settings = former.connection_settings;
     }
     if filled.effective_config.is_none() && able(Capability::ReportsEffectiveConfig) {
         filled.effective_config = former.effective_config;
@@ -92,6 +109,23 @@ fn remote_config(status: &AgentStatus) -> Option<RemoteConfigReport> {
 fn failed_config(status: &AgentStatus) -> Option<FailedConfig> {
     let failed = status.remote_config.as_ref()?.failed.as_ref()?;
     Some(FailedConfig { hash: bytes(&failed.hash)?, error: failed.error.clone(), at: failed.at.0 })
+}
+
+/// Since when is not told, and nobody asks.
+fn connection_settings(status: &AgentStatus) -> Option<ConnectionSettingsReport> {
+    let reported = status.connection_settings.as_ref()?;
+    let state = reported.status.as_deref()?;
+    Some(ConnectionSettingsReport {
+        hash: reported.last_reported.as_deref().map_or_else(|| Some(Vec::new()), bytes)?,
+        state: written::read_settings_state(state).unwrap_or(ConnectionSettingsState::Unset),
+        error: reported.error.clone(),
+        since: Timestamp::UNIX_EPOCH,
+    })
+}
+
+fn failed_connection_settings(status: &AgentStatus) -> Option<FailedConnectionSettings> {
+    let failed = status.connection_settings.as_ref()?.failed.as_ref()?;
+    Some(FailedConnectionSettings { hash: bytes(&failed.hash)?, error: failed.error.clone(), at: failed.at.0 })
 }
 
 fn effective_config(status: &AgentStatus) -> Option<EffectiveConfigSummary> {

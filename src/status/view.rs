@@ -9,7 +9,12 @@ use jiff::Timestamp;
 use crate::{
     agents::summary::Acceptance,
     api::agent::{NotStored, Transport},
-    opamp::{InstanceUid, identity::Identity, offer::ConfigHash, record::AgentRecord},
+    opamp::{
+        InstanceUid,
+        identity::Identity,
+        offer::{ConfigHash, ConnectionSettingsHash},
+        record::AgentRecord,
+    },
 };
 
 /// All that is known of one agent in this process.
@@ -30,6 +35,12 @@ pub struct AgentView {
     pub acceptance: Acceptance,
     /// The certificate with which it connects, if that was issued to it.
     pub certificate: Option<CertificateInUse>,
+    /// What it is offered of its fleet's connection settings.
+    pub connection_settings: SettingsView,
+    /// What an agent that reports no status of settings has presumably taken.
+    pub settings_taken: Option<ConnectionSettingsHash>,
+    /// The certificate that its fleet's settings ask for.
+    pub issued: IssuedView,
     /// How it speaks, and whether it still does.
     pub connection: ConnectionView,
     /// What is shown of its effective configuration.
@@ -108,6 +119,45 @@ pub struct CertificateInUse {
     pub not_after: Timestamp,
     /// Since when it was seen in use by this process.
     pub since: Timestamp,
+}
+
+/// What an agent is offered of its fleet's connection settings.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum SettingsView {
+    /// Nobody can say now: what the status says stays.
+    Unsettled,
+    /// Nothing.
+    Nothing,
+    /// The settings with this hash.
+    Offered(ConnectionSettingsHash),
+    /// Nothing for now, because of this.
+    Withheld(String),
+}
+
+/// The certificate of an agent whose fleet's settings ask for one.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum IssuedView {
+    /// They do not, nobody can say now, or the agent can have none.
+    NotIssued,
+    /// It has one that counts.
+    Valid(IssuedCertificate),
+    /// It is being made.
+    Pending,
+    /// Its request was refused, because of this.
+    Refused(String),
+    /// The last one has ended.
+    Expired(Timestamp),
+}
+
+/// A certificate that was issued to an agent.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct IssuedCertificate {
+    /// Its serial number, in hex digits.
+    pub serial: String,
+    /// When it ends.
+    pub not_after: Timestamp,
+    /// The name of the Secret that holds it.
+    pub secret: String,
 }
 
 /// How an agent speaks.
@@ -225,6 +275,9 @@ pub(super) mod tests {
             uid: InstanceUid::from_name("01900000-0000-7000-8000-000000000001").expect("a uid"),
             acceptance: Acceptance::Admitted,
             certificate: None,
+            connection_settings: SettingsView::Nothing,
+            settings_taken: None,
+            issued: IssuedView::NotIssued,
             namespace: "telemetry".into(),
             session: 1,
             record: AgentRecord {

@@ -137,7 +137,7 @@ impl Drop for ControlPlane {
 }
 
 /// Runs one of the scripts of `tests/controlplane` and returns what it printed; what it says of its progress is shown.
-fn script(name: &str, arguments: &[&str]) -> Result<String, String> {
+pub fn script(name: &str, arguments: &[&str]) -> Result<String, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let output = Command::new(root.join("tests/controlplane").join(name))
         .args(arguments)
@@ -151,7 +151,7 @@ fn script(name: &str, arguments: &[&str]) -> Result<String, String> {
 }
 
 /// The variables in lines such as `export NAME='value'`.
-fn exported(lines: &str) -> BTreeMap<String, String> {
+pub fn exported(lines: &str) -> BTreeMap<String, String> {
     lines
         .lines()
         .filter_map(|line| line.strip_prefix("export ")?.split_once('='))

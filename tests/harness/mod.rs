@@ -6,6 +6,7 @@
 //! What a test starts ends with it, also when the test run is killed: see [`guardian`].
 
 pub mod api_proxy;
+pub mod cert_manager;
 pub mod changes;
 pub mod control_plane;
 pub mod guardian;
@@ -19,6 +20,7 @@ pub mod swarm;
 pub mod system;
 pub mod wait;
 
+pub use cert_manager::CertManager;
 pub use control_plane::ControlPlane;
 pub use operator::Operator;
 pub use resources::{Condition, Kind, fleet, remote_config};

@@ -6,6 +6,7 @@
 mod harness;
 
 mod access_policy;
+mod authentication;
 mod command_line;
 mod crd_rules;
 mod rule_table;

@@ -12,11 +12,11 @@ use super::written;
 use crate::{
     api::{
         FLEET_LABEL,
-        agent::{Access, AgentStatus},
+        agent::{Access, AgentStatus, REVOCATION_FINALIZER},
         condition::{ConditionType, Verdict, find},
         reasons::AgentReason,
     },
-    opamp::{InstanceUid, record::RemoteConfigState},
+    opamp::{InstanceUid, offer::ConnectionSettingsHash, record::RemoteConfigState},
 };
 
 /// How much of a failure's message is kept, in bytes: enough for the samples in the status of a fleet.
@@ -73,6 +73,14 @@ pub struct AgentSummary {
     pub state: Option<RemoteConfigState>,
     /// The hash that is not offered again by itself.
     pub failed: Option<Box<[u8]>>,
+    /// What became of its connection settings; `None` of an agent that has nothing to do with any.
+    pub connection_settings: Option<Box<ConnectionSettingsSummary>>,
+    /// Whether it takes connection settings (capability `AcceptsOpAMPConnectionSettings`).
+    pub accepts_connection_settings: bool,
+    /// Since when it may take part, or may not.
+    pub accepted_since: Option<Timestamp>,
+    /// Whether the object is held until the agent's certificates are in the published list.
+    pub is_held_for_revocation: bool,
     /// The revision that it is given.
     pub revision: Option<RevisionSummary>,
     /// The Secret that keeps the text of what it runs.
@@ -94,6 +102,17 @@ pub enum Acceptance {
     Denied,
     /// A person has revoked it.
     Revoked,
+}
+
+/// What became of an agent's connection settings, by their hashes.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct ConnectionSettingsSummary {
+    /// What it is to have; of an agent that reports no status, what it has presumably taken.
+    pub offered: Option<ConnectionSettingsHash>,
+    /// What it last spoke of.
+    pub last_reported: Option<Box<[u8]>>,
+    /// What is not offered again by itself.
+    pub failed: Option<Box<[u8]>>,
 }
 
 /// A certificate that was issued to an agent.
@@ -202,6 +221,7 @@ pub(super) struct ObservedStatus {
     capabilities: Vec<String>,
     remote_config: Option<ObservedRemoteConfig>,
     effective_config: Option<ObservedEffectiveConfig>,
+    connection_settings: Option<ObservedConnectionSettings>,
     certificate: Option<ObservedCertificate>,
     reoffer: Option<ObservedReoffer>,
     #[serde(default)]
@@ -246,6 +266,14 @@ struct ObservedRemoteConfig {
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
+struct ObservedConnectionSettings {
+    offered: Option<String>,
+    last_reported: Option<String>,
+    failed: Option<ObservedFailure>,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
 struct ObservedEffectiveConfig {
     secret_ref: Option<ObservedSecret>,
 }
@@ -268,6 +296,18 @@ impl ObservedConnection {
             epoch: self.epoch,
             since: self.since.0,
         }
+    }
+}
+
+impl ObservedConnectionSettings {
+    fn summarise(&self) -> Box<ConnectionSettingsSummary> {
+        let hash =
+            |digits: &str| Some(ConnectionSettingsHash::from_digest((*written::bytes(digits)?).try_into().ok()?));
+        Box::new(ConnectionSettingsSummary {
+            offered: self.offered.as_deref().and_then(hash),
+            last_reported: self.last_reported.as_deref().and_then(written::bytes),
+            failed: self.failed.as_ref().and_then(|failed| written::bytes(&failed.hash)),
+        })
     }
 }
 
@@ -353,6 +393,10 @@ pub(super) fn summarise(agent: ObservedAgent, interner: &mut Interner) -> Option
         certificate: status.certificate.map(|certificate| Box::new(certificate.summarise())),
         acceptance: acceptance(&status.conditions),
         connection: status.connection.map(|connection| connection.summarise(interner)),
+        connection_settings: status.connection_settings.as_ref().map(ObservedConnectionSettings::summarise),
+        accepts_connection_settings: status.capabilities.iter().any(|name| name == "AcceptsOpAMPConnectionSettings"),
+        accepted_since: find(&status.conditions, ConditionType::Accepted).map(|found| found.last_transition_time.0),
+        is_held_for_revocation: metadata.finalizers.iter().flatten().any(|finalizer| finalizer == REVOCATION_FINALIZER),
         accepts_remote_config: status.capabilities.iter().any(|capability| capability == "AcceptsRemoteConfig"),
         offered: remote_config.offered.as_deref().and_then(written::bytes),
         last_reported: remote_config.last_reported.as_deref().and_then(written::bytes),

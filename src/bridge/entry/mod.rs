@@ -1,5 +1,6 @@
 //! One agent at this replica: its session, who speaks for it, which fleet takes it, and whose its status is.
 
+mod connecting;
 mod standing;
 mod view;
 
@@ -18,6 +19,7 @@ use super::{
     assigned::{Assigned, News},
     claim::{Claim, Holder, Stretch},
     keeping::Keeping,
+    settings::Terms,
     timers::Timer,
     wish::{Author, Demand, Wish},
 };
@@ -32,8 +34,8 @@ use crate::{
         InstanceUid,
         identity::{Identity, Principal},
         now::Now,
-        offer::Offer,
-        record::{FailedConfig, RemoteConfigState},
+        offer::{CertificateRequests, ConnectionSettingsHash, Offer},
+        record::{FailedConfig, FailedConnectionSettings, RemoteConfigState},
         session::{Liveness, Remembered, Session},
     },
     server::Connection,
@@ -50,6 +52,7 @@ pub(super) struct Entry {
     pub(super) claim: Claim,
     pub(super) keeping: Keeping,
     assigned: Assigned,
+    terms: Terms,
     peer: Option<Peer>,
     /// What the watch shows of it; while there are two objects, the one that will stay.
     object: Option<Arc<AgentSummary>>,
@@ -63,6 +66,14 @@ pub(super) struct Entry {
     recalled: Recalled,
     wish: Wish,
     warned: Option<Instant>,
+}
+
+/// An offer by its hashes.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) struct Gist {
+    remote_config: Option<ConfigHash>,
+    connection_settings: Option<ConnectionSettingsHash>,
+    certificate_requests: CertificateRequests,
 }
 
 /// Who speaks for the agent.
@@ -95,7 +106,7 @@ impl Entry {
         let remembered = object.as_deref().map(|object| Remembered {
             last_reported: object.last_reported.as_ref().zip(object.state).map(|(hash, state)| (hash.to_vec(), state)),
             failed: failed_of(object),
-            ..Remembered::default()
+            ..remembered_settings(object)
         });
         let mut wish = Wish::None;
         if let Some(object) = &object {
@@ -108,6 +119,7 @@ impl Entry {
             claim: Claim::default(),
             keeping: Keeping::default(),
             assigned: Assigned::default(),
+            terms: Terms::default(),
             peer: None,
             object,
             approved_in: approved_in(objects),
@@ -172,6 +184,7 @@ impl Entry {
     pub(super) fn forget_if_over(&mut self) {
         if self.claim.over_since().is_some() {
             self.assigned.forget();
+            self.terms.forget();
         }
     }
 
@@ -246,12 +259,13 @@ impl Entry {
     /// What the agent is to have now.
     pub(super) fn offer(&self) -> Offer {
         match self.acceptance() {
-            Acceptance::Admitted => self.assigned.offer(self.seen()),
-            // A request for a certificate is not refused for that: it waits, too.
-            Acceptance::Pending => Offer {
-                certificate_requests: self.assigned.offer(self.seen()).certificate_requests,
-                ..Offer::default()
+            Acceptance::Admitted => Offer {
+                connection_settings: self.terms.offer().cloned(),
+                certificate_requests: self.terms.requests(),
+                ..self.assigned.offer(self.seen())
             },
+            // A request for a certificate is not refused for that: it waits, too (CSR-04).
+            Acceptance::Pending => Offer { certificate_requests: self.terms.requests(), ..Offer::default() },
             Acceptance::Denied | Acceptance::Revoked => Offer::default(),
         }
     }
@@ -259,6 +273,16 @@ impl Entry {
     /// The hash of what the agent is to have now.
     pub(super) fn hash(&self) -> Option<ConfigHash> {
         self.offer().remote_config.map(|config| config.hash)
+    }
+
+    /// What the agent is to be told now, for comparisons.
+    pub(super) fn gist(&self) -> Gist {
+        let offer = self.offer();
+        Gist {
+            remote_config: offer.remote_config.map(|config| config.hash),
+            connection_settings: offer.connection_settings.map(|settings| settings.hash),
+            certificate_requests: offer.certificate_requests,
+        }
     }
 
     /// The fleet that takes the agent.
@@ -273,7 +297,7 @@ impl Entry {
 
     /// When the agent is to be looked at again unless something happens before.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        [self.session.deadline(), self.assigned.deadline()].into_iter().flatten().min()
+        [self.session.deadline(), self.assigned.deadline(), self.terms.deadline()].into_iter().flatten().min()
     }
 
     /// What the watch shows of the agent's object now. Says whether, and how urgently, the writer has to look at it: it
@@ -320,6 +344,23 @@ fn author_of(object: &AgentSummary, owner: &Owner) -> Author {
         *connection.replica == *owner.replica && *connection.incarnation == *owner.incarnation
     });
     if is_ours { Author::ThisReplica } else { Author::Another }
+}
+
+/// What became of the agent's connection settings, as its object says: without it every agent that is silent about them
+/// would be offered them anew after a restart.
+fn remembered_settings(object: &AgentSummary) -> Remembered {
+    let Some(known) = object.connection_settings.as_deref() else { return Remembered::default() };
+    let failed = known.failed.as_ref().map(|hash| FailedConnectionSettings {
+        hash: hash.to_vec(),
+        error: String::new(),
+        at: Timestamp::UNIX_EPOCH,
+    });
+    Remembered {
+        connection_settings_reported: known.last_reported.as_ref().map(|hash| hash.to_vec()),
+        connection_settings_offered: known.offered,
+        failed_connection_settings: failed,
+        ..Remembered::default()
+    }
 }
 
 /// What failed at the agent, as its object says. Why and when is read later.

@@ -44,6 +44,9 @@ impl Entry {
             assignment,
             acceptance: self.acceptance(),
             certificate: self.certificate_in_use(),
+            connection_settings: self.settings_view(),
+            settings_taken: self.session.connection_settings_offered(),
+            issued: self.terms.issued(),
             connection: ConnectionView {
                 transport: match stretch.channel {
                     Channel::WebSocket(_) => ShownTransport::WebSocket,

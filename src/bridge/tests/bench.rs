@@ -15,7 +15,7 @@ use prost::Message;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::credentials::Vault;
+use super::{credentials::Vault, office::Office};
 use crate::{
     agents::index::AgentIndex,
     api::{
@@ -26,12 +26,13 @@ use crate::{
         remote_config::{ConfigFormat, TemplateMode},
         selector::AttributeSelector,
     },
-    bridge::{Bridge, Credentials, Metrics, Settings, Surroundings},
+    bridge::{Bridge, Credentials, Metrics, RequestDesk, Settings, Surroundings},
     catalog::{
         AnonymousNamespaces, CatalogHandle, FleetEntry, LoadedRevision, Origin, Policy, Revision, RevisionEntry,
         RevisionFile, SecretContent, Threshold,
         fleet::{Offering, Revisions},
     },
+    credentials::certificates::Certificates,
     effective_configs::{self, Store},
     kubernetes::Scope,
     opamp::{
@@ -65,6 +66,8 @@ pub(super) struct Replica {
     pub(super) index: AgentIndex,
     writer: StatusWriter,
     pub(super) credentials: Arc<Vault>,
+    pub(super) certificates: Certificates,
+    pub(super) requests: Arc<Office>,
     stop: CancellationToken,
     writing: tokio::task::JoinHandle<()>,
 }
@@ -105,19 +108,23 @@ impl Replica {
         };
         let credentials = Arc::new(Vault::default());
         let texts = Store::new(Scope::All, writer.budget(), effective_configs::Metrics::default());
+        let certificates = Certificates::new(&Scope::All);
+        let requests = Arc::new(Office::of(&certificates));
         let surroundings = Surroundings {
             catalog: Arc::clone(&catalog),
             index: index.clone(),
             writer: writer.clone(),
             texts,
             credentials: Arc::clone(&credentials) as Arc<dyn Credentials>,
+            certificates: certificates.clone(),
+            requests: Arc::clone(&requests) as Arc<dyn RequestDesk>,
         };
         let bridge = Bridge::new(settings, surroundings, Metrics::default());
         let stop = CancellationToken::new();
         tokio::spawn(Arc::clone(&bridge).run(stop.clone()));
         let views = Arc::clone(&bridge) as Arc<dyn AgentViews>;
         let writing = tokio::spawn(writer.clone().run(server.client(), index.clone(), views));
-        Self { bridge, server, catalog, index, writer, credentials, stop, writing }
+        Self { bridge, server, catalog, index, writer, credentials, certificates, requests, stop, writing }
     }
 
     /// It is killed: nothing more is written or followed.

@@ -12,6 +12,7 @@ mod gateways;
 mod identities;
 mod moves;
 mod offers;
+mod office;
 mod room;
 mod secrets;
 mod settling;

@@ -9,11 +9,13 @@ use std::{
 use prost::Message as _;
 use serde_json::json;
 
+use super::{credentials::Vault, office::Office};
 use crate::{
     agents::index::AgentIndex,
     api::{agent::NotStored, agent_fleet::AgentFleet},
-    bridge::{Bridge, Metrics, NoCredentials, Settings, Surroundings},
+    bridge::{Bridge, Metrics, Settings, Surroundings},
     catalog::{AnonymousNamespaces, CatalogHandle, FleetEntry, Policy, SecretContent, fleet::Offering},
+    credentials::certificates::Certificates,
     effective_configs::{self, News, Reporters as _, Store},
     kubernetes::{ObjectKey, Scope},
     opamp::{
@@ -63,9 +65,17 @@ impl Bench {
             http_silence: Duration::from_secs(300),
         };
         let index = AgentIndex::holding([]);
-        let credentials = Arc::new(NoCredentials::default());
-        let surroundings =
-            Surroundings { catalog: Arc::clone(&catalog), index, writer, texts: texts.clone(), credentials };
+        let credentials = Arc::new(Vault::default());
+        let certificates = Certificates::new(&Scope::All);
+        let surroundings = Surroundings {
+            catalog: Arc::clone(&catalog),
+            index,
+            writer,
+            texts: texts.clone(),
+            credentials,
+            requests: Arc::new(Office::of(&certificates)),
+            certificates,
+        };
         let bridge = Bridge::new(settings, surroundings, Metrics::default());
         let remote = ([127, 0, 0, 1], 9).into();
         let (id, transport) = (ConnectionId::new(1), Transport::WebSocket);

@@ -99,7 +99,7 @@ impl Library {
     /// Takes one event of a watch of the Secrets with credentials. A fleet whose Secret is gone or unreadable goes on with
     /// what it had: what is to be offered no more is taken out of the Secret, which stays as long as anything refers to it.
     pub fn apply_credentials(&mut self, part: &Part, event: Event<Secret>) {
-        for moved in self.credentials.apply(part, event, readable) {
+        for moved in self.credentials.apply(part, event, |secret| readable(&secret)) {
             let of = |(key, holding): (&FleetKey, &Holding)| {
                 let names = credentials_secret_name(&holding.entry.uid) == moved.key.name;
                 (key.namespace == moved.key.namespace && names).then(|| key.clone())
@@ -287,8 +287,8 @@ impl Holding {
 }
 
 /// A Secret that holds no credentials leaves the former ones in force.
-fn readable(secret: Secret) -> Option<Arc<Credentials>> {
-    Credentials::from_secret(&secret)
+fn readable(secret: &Secret) -> Option<Arc<Credentials>> {
+    Credentials::from_secret(secret)
         .inspect_err(|error| {
             let (namespace, name) = (secret.metadata.namespace.as_deref(), secret.metadata.name.as_deref());
             tracing::warn!(namespace, name, %error, "a Secret with credentials cannot be used, its former state counts");

@@ -85,7 +85,9 @@ impl Kept {
         }
         let path = path.trim_end_matches("/status");
         match *method {
-            Method::GET => self.objects.get(path).cloned().map_or(failure(404, "NotFound"), |object| (200, object)),
+            Method::GET => {
+                self.objects.get(path).cloned().map_or_else(|| failure(404, "NotFound"), |object| (200, object))
+            }
             Method::POST => {
                 let path = format!("{path}/{}", body["metadata"]["name"].as_str().expect("a name"));
                 if self.objects.contains_key(&path) {
@@ -102,12 +104,25 @@ impl Kept {
             }
             Method::PATCH => {
                 let mut object = self.objects[path].clone();
-                for (field, value) in body["status"].as_object().expect("a status") {
-                    object["status"][field] = value.clone();
-                }
+                merge(&mut object["status"], &body["status"]);
                 (200, self.put(path, object))
             }
-            _ => self.delete(path).map_or(failure(404, "NotFound"), |object| (200, object)),
+            _ => self.delete(path).map_or_else(|| failure(404, "NotFound"), |object| (200, object)),
+        }
+    }
+}
+
+/// The algorithm of RFC 7386 section 2.
+fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    for (key, value) in patch {
+        if value.is_null() {
+            target.as_object_mut().expect("an object").remove(key);
+        } else {
+            merge(&mut target[key], value);
         }
     }
 }
@@ -284,7 +299,7 @@ fn settings() -> Value {
         json!({"name": "Authorization", "valueFrom": {"secretKeyRef": {"name": "edge-token", "key": "header"}}});
     json!({"apiVersion": "opamp.dev/v1alpha1", "kind": "ConnectionSettings",
         "metadata": {"name": "edge", "namespace": "telemetry", "uid": "of-settings", "generation": 1},
-        "spec": {"opamp": {"endpoint": "wss://a", "headers": [header]}}})
+        "spec": {"opamp": {"endpoint": "wss://a", "headers": [header]}}, "status": {"observedGeneration": -1}})
 }
 
 fn fleet(generation: i64, settings: Option<&str>) -> Value {

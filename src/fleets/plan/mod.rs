@@ -31,6 +31,7 @@ const REVISION_CREATED: &str = "RevisionCreated";
 
 /// What became of the inputs of a fleet.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one for each fleet")]
 pub enum Made {
     /// A revision.
     Revision(Compiled),

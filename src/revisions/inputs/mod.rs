@@ -28,7 +28,7 @@ use crate::{
     api::{connection_settings::ConnectionSettings, remote_config::RemoteConfig},
     catalog::{
         credentials::{CREDENTIALS_PREFIX, Credential},
-        settings::CredentialReference,
+        settings::{CredentialReference, Settings},
         stored::{INPUTS_ANNOTATION, NAME_PREFIX},
     },
     kubernetes::{Mirror, ObjectKey, Part},
@@ -378,7 +378,7 @@ fn source(namespace: &str, reference: &BodyReference) -> Source {
 pub fn referenced_by_settings(object: &ConnectionSettings) -> BTreeSet<Source> {
     let namespace = object.namespace().unwrap_or_default();
     let settings = freeze(&object.name_any(), &object.spec.opamp);
-    settings.iter().flat_map(|settings| settings.references()).map(|it| source_of(&namespace, &it)).collect()
+    settings.iter().flat_map(Settings::references).map(|it| source_of(&namespace, &it)).collect()
 }
 
 /// The object that a reference names.

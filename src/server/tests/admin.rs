@@ -1,16 +1,27 @@
-use std::sync::Arc;
-
 use prometheus_client::registry::Registry;
 use tokio::net::TcpStream;
 
 use super::client::{Client, Response};
 use crate::server::{
     Metrics, Transport,
-    admin::{Admin, Readiness},
+    admin::{Admin, Pages, Readiness},
 };
 
 async fn get(client: &mut Client<TcpStream>, path: &str) -> Response {
     client.request(&format!("GET {path}"), &[], b"").await
+}
+
+fn pages(readiness: Readiness, registry: Registry) -> Pages {
+    Pages { readiness, registry, revocations: Box::new(|| Some("a list".into())) }
+}
+
+#[tokio::test]
+async fn the_list_of_what_was_taken_back_is_shown() {
+    let admin = Admin::bind(([127, 0, 0, 1], 0).into(), pages(Readiness::default(), Registry::default()));
+    let admin = admin.await.unwrap();
+    let mut client = Client::new(TcpStream::connect(admin.local_address()).await.unwrap());
+    let response = get(&mut client, "/crl").await;
+    assert_eq!((response.status, &response.body[..]), (200, &b"a list"[..]));
 }
 
 #[tokio::test]
@@ -18,8 +29,7 @@ async fn readiness_names_what_is_missing_and_health_does_not_care() {
     let readiness = Readiness::default();
     readiness.missing("fleets");
     readiness.missing("agents");
-    let registry = Arc::new(Registry::default());
-    let admin = Admin::bind(([127, 0, 0, 1], 0).into(), readiness.clone(), registry).await.unwrap();
+    let admin = Admin::bind(([127, 0, 0, 1], 0).into(), pages(readiness.clone(), Registry::default())).await.unwrap();
     let mut client = Client::new(TcpStream::connect(admin.local_address()).await.unwrap());
     for (obtained, status, text) in [
         (None, 503, "not ready, missing: agents, fleets\n"),
@@ -43,7 +53,7 @@ async fn metrics_are_in_the_openmetrics_format() {
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry);
     let _open = metrics.open(Transport::WebSocket);
-    let admin = Admin::bind(([127, 0, 0, 1], 0).into(), Readiness::default(), Arc::new(registry)).await.unwrap();
+    let admin = Admin::bind(([127, 0, 0, 1], 0).into(), pages(Readiness::default(), registry)).await.unwrap();
     let mut client = Client::new(TcpStream::connect(admin.local_address()).await.unwrap());
     let response = get(&mut client, "/metrics").await;
     assert_eq!(response.header("content-type"), Some("application/openmetrics-text; version=1.0.0; charset=utf-8"));

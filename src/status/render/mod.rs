@@ -4,9 +4,12 @@
 //! what was left out, and conditions that are True say little. Attributes are kept whole, within what is taken at
 //! receipt, because they choose the fleet after a restart.
 
+mod connecting;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
+use self::connecting::{certificate, connection_settings};
 use super::{
     findings::findings,
     recall::filled,
@@ -16,9 +19,9 @@ use crate::{
     agents::written,
     api::{
         agent::{
-            AgentStatus, AssignedRevision, AttributesStatus, AvailableComponentsStatus, CertificateStatus,
-            ConnectionStatus, EffectiveConfigStatus, FailedConfigStatus, HealthStatus, RemoteConfigStatus, Reoffer,
-            SecretName, UnhealthyComponentStatus,
+            AgentStatus, AssignedRevision, AttributesStatus, AvailableComponentsStatus, ConnectionStatus,
+            EffectiveConfigStatus, FailedConfigStatus, HealthStatus, RemoteConfigStatus, Reoffer, SecretName,
+            UnhealthyComponentStatus,
         },
         condition::{ConditionType, Verdict, merge},
     },
@@ -72,8 +75,8 @@ pub fn render(view: &AgentView, previous: &AgentStatus, stamp: Stamp<'_>) -> Age
         health: record.health.as_ref().map(health),
         remote_config: remote_config(view, &record, previous),
         effective_config: effective_config(view, &record, previous),
-        connection_settings: previous.connection_settings.clone(),
-        certificate: certificate(view, previous),
+        connection_settings: connection_settings(view, &record, previous),
+        certificate: certificate(view, previous, stamp.now),
         available_components: available_components(&record),
         custom_capabilities: capped(&record.custom_capabilities),
         reoffer: (view.reoffer_granted.map(|at| Reoffer { requested_at: Time(at) }))
@@ -94,20 +97,6 @@ fn connection(view: &AgentView, stamp: Stamp<'_>) -> ConnectionStatus {
         identity: connection.identity.to_string(),
         remote_address: connection.remote_address.to_string(),
     }
-}
-
-/// The certificate that holds the agent: the one with which it connects. One that was issued after that is told when it is
-/// seen in use, so that what is in use is never forgotten.
-fn certificate(view: &AgentView, previous: &AgentStatus) -> Option<CertificateStatus> {
-    let former = previous.certificate.as_ref();
-    let Some(used) = &view.certificate else { return former.cloned() };
-    let same = former.filter(|former| former.serial == used.serial);
-    Some(CertificateStatus {
-        serial: used.serial.clone(),
-        not_after: Time(used.not_after),
-        secret_ref: same.and_then(|former| former.secret_ref.clone()),
-        in_use_since: same.and_then(|former| former.in_use_since.clone()).or(Some(Time(used.since))),
-    })
 }
 
 /// What the agent is given; `None` where nothing is given anew, and the former stays.

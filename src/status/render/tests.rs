@@ -5,7 +5,10 @@ use super::{
     *,
 };
 use crate::{
-    api::{agent::NotStored, condition::find},
+    api::{
+        agent::{CertificateStatus, NotStored},
+        condition::find,
+    },
     opamp::{
         messages::AgentCapabilities as Capability,
         record::{Attributes, ComponentsSummary, EffectiveConfigSummary, RemoteConfigReport, UnhealthyComponent},

@@ -1,0 +1,56 @@
+//! Which client certificates pass the handshake of TLS. Who shows one that passes is asked for again with each request.
+
+use std::{fmt, sync::Arc};
+
+use jiff::Timestamp;
+use rustls::DistinguishedName;
+use rustls_pki_types::{CertificateDer, UnixTime};
+
+use super::{authenticator::Authenticator, fault::Fault};
+use crate::{
+    credentials::anchors::ChainError,
+    server::{CertificateFault, ClientCertificates},
+};
+
+impl fmt::Debug for Authenticator {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Authenticator").finish_non_exhaustive()
+    }
+}
+
+impl ClientCertificates for Authenticator {
+    /// A certificate that has ended passes: its holder may show a token beside it, and enrol anew. Without one it is
+    /// refused by the answer to its request.
+    fn verify(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), CertificateFault> {
+        let now = i64::try_from(now.as_secs()).ok().and_then(|now| Timestamp::from_second(now).ok());
+        let now = now.ok_or(CertificateFault::Unacceptable)?;
+        match self.own_certificate(end_entity, now) {
+            Ok(_) | Err(ChainError::Expired) => Ok(()),
+            Err(ChainError::Revoked) => Err(CertificateFault::Revoked),
+            Err(ChainError::NotYetValid) => Err(CertificateFault::NotYetValid),
+            Err(ChainError::Usage) => Err(CertificateFault::WrongPurpose),
+            Err(ChainError::NoName | ChainError::AnotherCluster) => Err(CertificateFault::Denied),
+            Err(ChainError::Unreadable | ChainError::Missing) => Err(CertificateFault::Unreadable),
+            Err(ChainError::Untrusted) => {
+                let chain: Vec<_> =
+                    std::iter::once(end_entity).chain(intermediates).map(|it| it.clone().into_owned()).collect();
+                match self.of_client_ca(&chain, now) {
+                    Ok(_) | Err(Fault::Expired) => Ok(()),
+                    Err(Fault::RevokedCertificate) => Err(CertificateFault::Revoked),
+                    Err(_) => Err(CertificateFault::UnknownAuthority),
+                }
+            }
+        }
+    }
+
+    /// None are named: the list would tell everybody which CAs the fleets of all tenants trust, and a client that goes by
+    /// it would not show a certificate of an issuer that is not in it.
+    fn authorities(&self) -> Arc<[DistinguishedName]> {
+        Arc::clone(&self.no_hints)
+    }
+}

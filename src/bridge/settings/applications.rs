@@ -1,0 +1,137 @@
+//! Requests for certificates on their way to the API server: the latest of each agent, within a bound, again and again
+//! until the API server has it.
+
+use std::{
+    collections::HashMap,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use tokio::{sync::Notify, time::sleep_until};
+
+use super::super::lock;
+use crate::{
+    credentials::{
+        renewal::Validity,
+        request::CertificateRequest,
+        requests::{AskError, Asked, Requests},
+        stored::Holder,
+    },
+    opamp::InstanceUid,
+    server::now,
+};
+
+/// Bytes of all requests that wait. Ten thousand agents that start at once ask with 10 MB.
+const ROOM: usize = 32 << 20;
+/// The first wait after a failure; doubled each time.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The longest.
+const LONGEST_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where requests go that were found good.
+pub trait RequestDesk: Send + Sync + 'static {
+    /// Hands on a request; see [`Requests::ask`].
+    fn ask<'a>(&'a self, application: &'a Application, now: Timestamp) -> BoxFuture<'a, Result<Asked, AskError>>;
+}
+
+impl RequestDesk for Requests {
+    fn ask<'a>(&'a self, application: &'a Application, now: Timestamp) -> BoxFuture<'a, Result<Asked, AskError>> {
+        Box::pin(self.ask(&application.holder, &application.request, application.validity, now))
+    }
+}
+
+/// A request of an agent that may have a certificate.
+#[derive(Clone, Debug)]
+pub struct Application {
+    /// Whose certificate it will be.
+    pub holder: Holder,
+    /// What it has sent.
+    pub request: CertificateRequest,
+    /// How long it will count.
+    pub validity: Validity,
+    /// How often the API server did not take it.
+    pub failures: u32,
+}
+
+/// Whether a request found room.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(in crate::bridge) enum Place {
+    Found,
+    NoRoom,
+}
+
+/// Those that wait.
+#[derive(Default)]
+pub(in crate::bridge) struct Applications {
+    waiting: Mutex<Waiting>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct Waiting {
+    of_agents: HashMap<InstanceUid, (Instant, Application)>,
+    bytes: usize,
+}
+
+impl Waiting {
+    fn take(&mut self, agent: InstanceUid) -> Option<Application> {
+        let (_, application) = self.of_agents.remove(&agent)?;
+        self.bytes -= application.request.pem().len();
+        Some(application)
+    }
+}
+
+impl Applications {
+    /// The latest request of an agent takes the place of a former one. After failures it waits.
+    pub(in crate::bridge) fn submit(&self, application: Application, now: Instant) -> Place {
+        let patience = match application.failures {
+            0 => Duration::ZERO,
+            failures => PATIENCE.saturating_mul(2_u32.saturating_pow(failures - 1)).min(LONGEST_PATIENCE),
+        };
+        let mut waiting = lock(&self.waiting);
+        let agent = application.holder.agent;
+        // One that failed does not take the place of a newer one.
+        if application.failures > 0 && waiting.of_agents.contains_key(&agent) {
+            return Place::Found;
+        }
+        waiting.take(agent);
+        let bytes = waiting.bytes + application.request.pem().len();
+        if bytes > ROOM {
+            return Place::NoRoom;
+        }
+        waiting.bytes = bytes;
+        waiting.of_agents.insert(agent, (now + patience, application));
+        drop(waiting);
+        self.changed.notify_one();
+        Place::Found
+    }
+
+    /// The next one, when its time has come.
+    pub(in crate::bridge) async fn next(&self) -> Application {
+        loop {
+            let due = {
+                let mut waiting = lock(&self.waiting);
+                let first = waiting.of_agents.iter().map(|(agent, (due, _))| (*due, *agent)).min();
+                match first {
+                    Some((due, agent)) if due <= now().instant => {
+                        if let Some(application) = waiting.take(agent) {
+                            return application;
+                        }
+                        continue;
+                    }
+                    Some((due, _)) => Some(due),
+                    None => None,
+                }
+            };
+            match due {
+                Some(due) => tokio::select! {
+                    () = sleep_until(due.into()) => {}
+                    () = self.changed.notified() => {}
+                },
+                None => self.changed.notified().await,
+            }
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Requests for certificates: checked at once, handed on, and answered when the index of certificates shows it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::{StreamExt as _, stream::FuturesUnordered};
+
+use super::{
+    super::{Bridge, entry::Entry, now},
+    Application, KeptRequest, Ripe, Wanted,
+    applications::Place,
+};
+use crate::{
+    agents::summary::Acceptance,
+    catalog::FleetEntry,
+    credentials::{
+        renewal::Validity,
+        request::{CertificateRequest, RequestError},
+        requests::{AskError, Asked},
+        stored::Holder,
+    },
+    opamp::{
+        InstanceUid,
+        now::Now,
+        offer::CertificateRequests,
+        session::{Effects, Receipt},
+    },
+};
+
+/// Requests that the API server is asked about at a time.
+const AT_A_TIME: usize = 16;
+const NO_ROOM: &str = "too many certificate requests wait; ask again later";
+
+impl Bridge {
+    /// Looks at what the agent asks for, before it is answered. What comes back is to be handed on once it is.
+    pub(in crate::bridge) fn consider(
+        &self,
+        entry: &mut Entry,
+        receipt: &mut Receipt,
+        now: Now,
+    ) -> Option<CertificateRequest> {
+        let request = receipt.certificate_request()?.clone();
+        let (wanted, acceptance) = (entry.wanted(), entry.acceptance());
+        if matches!(wanted, Wanted::Unsettled) && !entry.is_member() {
+            // Nobody knows whether requests are served, and the agent was not told so: it is acknowledged (AMB-32).
+            return None;
+        }
+        let serves = entry.terms().requests() == CertificateRequests::Served;
+        if !serves && !matches!(wanted, Wanted::Unsettled) {
+            receipt.refuse_certificate(&Self::not_served(entry));
+            return None;
+        }
+        let checked = match self.check(entry.session.uid(), &request) {
+            Ok(checked) => checked,
+            Err(fault) => {
+                receipt.refuse_certificate(&fault.to_string());
+                return None;
+            }
+        };
+        match wanted {
+            Wanted::Settings { fleet, .. } if acceptance == Acceptance::Admitted => {
+                if self.is_offered(entry, fleet, &checked, now) {
+                    receipt.grant_certificate();
+                    return None;
+                }
+                Some(checked)
+            }
+            Wanted::Settings { .. } | Wanted::Unsettled | Wanted::Nothing => {
+                self.keep(entry, request);
+                None
+            }
+        }
+    }
+
+    fn check(&self, uid: InstanceUid, request: &Bytes) -> Result<CertificateRequest, RequestError> {
+        CertificateRequest::check(request, uid, |other| !self.index.get(other).is_empty())
+    }
+
+    fn not_served(entry: &Entry) -> String {
+        let fleet = entry.fleet().map(|fleet| fleet.name.as_str()).unwrap_or_default();
+        format!("the fleet {fleet} gives out no certificates")
+    }
+
+    /// Whether the offer of the agent holds a certificate for this key that need not be renewed yet.
+    fn is_offered(&self, entry: &Entry, fleet: &FleetEntry, request: &CertificateRequest, now: Now) -> bool {
+        let uid = entry.session.uid();
+        let found = self.certificates.offered(&uid, &fleet.namespace, &fleet.name, now.wall);
+        entry.terms().offer().is_some()
+            && found.is_some_and(|(certificate, given)| {
+                let held = &given.certificate;
+                let due = validity(fleet).renewal_time(&uid, held.not_before, held.not_after);
+                certificate.is_for(&request.key().id()) && !certificate.is_due() && now.wall < due
+            })
+    }
+
+    /// Without room nothing is kept: once the agent is approved of, and silent, the operator makes a key for it.
+    fn keep(&self, entry: &mut Entry, request: Bytes) {
+        let terms = entry.terms_mut();
+        terms.drop_kept();
+        if let Ok(place) = Arc::clone(&self.kept_requests).try_acquire_owned() {
+            terms.keep(KeptRequest { request, _place: place });
+        }
+    }
+
+    /// Hands on a request that was answered with an acknowledgement.
+    pub(in crate::bridge) fn hand_on(&self, entry: &mut Entry, request: CertificateRequest, now: Now) {
+        let Some(fleet) = entry.fleet() else { return };
+        let holder =
+            Holder { agent: entry.session.uid(), namespace: fleet.namespace.clone(), fleet: fleet.name.clone() };
+        let application = Application { holder, request, validity: validity(fleet), failures: 0 };
+        if self.applications.submit(application, now.instant) == Place::NoRoom {
+            self.refuse_request(entry, NO_ROOM, now);
+        }
+    }
+
+    /// Decides on a request that had to wait, if it can be decided on now.
+    pub(in crate::bridge) fn take_up(&self, entry: &mut Entry, now: Now) {
+        match entry.ripe_request() {
+            Ripe::NotYet => {}
+            Ripe::Never => self.refuse_request(entry, &Self::not_served(entry), now),
+            Ripe::Now(request) => match self.check(entry.session.uid(), &request) {
+                Ok(checked) => self.hand_on(entry, checked, now),
+                Err(fault) => self.refuse_request(entry, &fault.to_string(), now),
+            },
+        }
+    }
+
+    fn refuse_request(&self, entry: &mut Entry, why: &str, now: Now) {
+        let effects: Effects = entry.session.refuse_certificate(why);
+        // Without an asking connection everything is delivered to where it belongs.
+        let _ = self.carry_out(entry, effects, None, now);
+    }
+
+    /// The certificates or requests of an agent have changed, whoever did it.
+    pub(in crate::bridge) fn follow_certificates(&self, uid: InstanceUid) {
+        self.sessions.with(uid, |entry| {
+            entry.terms_mut().anew();
+            if !entry.has_spoken() || entry.claim.over_since().is_some() {
+                return;
+            }
+            let now = now();
+            self.look_and_push(entry, now);
+            if let Some(why) = entry.terms_mut().refusal(&self.certificates.of(&uid)) {
+                self.refuse_request(entry, &why, now);
+            }
+        });
+    }
+
+    /// Hands on requests for ever.
+    pub(in crate::bridge) async fn hand_on_requests(&self) {
+        let mut asking = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                application = self.applications.next(), if asking.len() < AT_A_TIME => {
+                    let desk = Arc::clone(&self.requests);
+                    asking.push(async move {
+                        let asked = desk.ask(&application, now().wall).await;
+                        (application, asked)
+                    });
+                }
+                Some((application, asked)) = asking.next() => self.asked(application, asked),
+            }
+        }
+    }
+
+    fn asked(&self, application: Application, asked: Result<Asked, AskError>) {
+        let (uid, key) = (application.holder.agent, application.request.key().id());
+        match asked {
+            Ok(Asked::Waits) => {
+                self.sessions.with(uid, |entry| entry.terms_mut().await_answer(key));
+                self.follow_certificates(uid);
+            }
+            Ok(Asked::Answered(_)) => self.follow_certificates(uid),
+            Ok(Asked::Refused(why)) => {
+                self.sessions.with(uid, |entry| self.refuse_request(entry, &why, now()));
+            }
+            Err(error @ AskError::Occupied { .. }) => {
+                tracing::warn!(%uid, %error, "the certificate request of an agent is refused");
+                self.sessions.with(uid, |entry| self.refuse_request(entry, &error.to_string(), now()));
+            }
+            Err(error @ (AskError::Write(_) | AskError::Contended)) => self.try_again(application, &error),
+        }
+    }
+
+    /// An agent that has gone will ask again.
+    fn try_again(&self, application: Application, error: &AskError) {
+        let uid = application.holder.agent;
+        let is_there = self.sessions.with(uid, |entry| entry.session.liveness().channel().is_some());
+        tracing::warn!(%uid, %error, "the certificate request of an agent was not stored");
+        if is_there == Some(true) {
+            let failures = application.failures.saturating_add(1);
+            let _ = self.applications.submit(Application { failures, ..application }, now().instant);
+        }
+    }
+}
+
+/// How long certificates of a fleet count.
+fn validity(fleet: &FleetEntry) -> Validity {
+    let certificates = &fleet.enrollment.certificates;
+    Validity { duration: certificates.duration(), renew_before: certificates.renew_before() }
+}

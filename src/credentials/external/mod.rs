@@ -1,0 +1,157 @@
+//! Issuers that are not ours: how they are asked, and what is taken from their answer.
+//!
+//! The request is an object of the API server, named after the Secret that it is for, so that it is the same however often
+//! it is looked at. Somebody else approves and signs. What comes back must be a certificate for the key that was asked
+//! about; what it says of names is that issuer's word, and not believed: such a certificate is known by being the very one
+//! that the Secret holds.
+
+mod asked;
+mod cert_manager;
+mod cluster_signer;
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::Client;
+use rustls_pki_types::CertificateDer;
+use sha2::{Digest as _, Sha256};
+
+use super::{
+    authority::Issued,
+    facts::{CertificateFacts, Role},
+    key::KeyId,
+    pem::{read_certificates, write_certificates},
+    request::CertificateRequest,
+    roll::{IssuePolicy, Issuer},
+    stored::AgentCertificate,
+    writes::{WriteError, Writes},
+};
+
+/// How far a request has come.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Progress {
+    /// Somebody else must act; a finding, if it is a person who must mend something.
+    Waits(Option<String>),
+    /// There is a certificate.
+    Issued(Box<Issued>),
+    /// There will be none.
+    Refused(String),
+}
+
+/// Asks issuers.
+pub(super) struct Issuers<'a> {
+    pub(super) client: &'a Client,
+    pub(super) writes: &'a Writes,
+}
+
+impl Issuers<'_> {
+    /// Asks the issuer of this policy, or looks at what has become of it.
+    pub(super) async fn ask(
+        &self,
+        certificate: &AgentCertificate,
+        request: &CertificateRequest,
+        policy: &IssuePolicy,
+        now: Timestamp,
+    ) -> Result<Progress, WriteError> {
+        let asked = match &policy.issuer {
+            // It is not asked: its key is at hand.
+            Issuer::Internal => return Ok(Progress::Waits(None)),
+            Issuer::CertificateSigningRequest => {
+                cluster_signer::ask(self, certificate, request, policy.validity.duration).await?
+            }
+            Issuer::CertManager { name, kind, group } => {
+                let issuer = cert_manager::IssuerReference { name, kind, group };
+                cert_manager::ask(self, certificate, request, issuer, policy.validity.duration).await?
+            }
+        };
+        Ok(match asked {
+            asked::Asked::Waits(finding) => Progress::Waits(finding),
+            asked::Asked::Refused(why) => Progress::Refused(why),
+            asked::Asked::Signed { chain, ca } => match accept(&chain, &ca, &request.key().id(), now) {
+                Ok(issued) => Progress::Issued(Box::new(issued)),
+                Err(unfit) => Progress::Refused(format!("the issuer's answer cannot be used: {unfit}")),
+            },
+        })
+    }
+}
+
+/// The name of the object that asks for the certificate of this Secret: another one for each renewal.
+fn object_name(certificate: &AgentCertificate) -> String {
+    let former = certificate.given.as_ref().map(|given| given.certificate.serial.to_string());
+    let subject = format!("{}/{}/{}", certificate.key, certificate.object_uid, former.unwrap_or_default());
+    format!("opamp-cert-{}", KeyId(Sha256::digest(subject).into()).short())
+}
+
+/// Why an answer is of no use.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+enum Unfit {
+    #[error("it holds no certificate in PEM")]
+    NoCertificate,
+    #[error("the certificate is for another key")]
+    AnotherKey,
+    #[error("the certificate may certify others")]
+    Authority,
+    #[error("the certificate is not valid now")]
+    NotValid,
+}
+
+/// Takes a certificate of somebody else, if it is one for this key. Where the CA is not given apart it is taken from the
+/// end of the chain.
+fn accept(chain: &str, ca: &str, key: &KeyId, now: Timestamp) -> Result<Issued, Unfit> {
+    let certificates = read_certificates(chain.as_bytes()).map_err(|_| Unfit::NoCertificate)?;
+    let facts = CertificateFacts::read(&certificates[0]).map_err(|_| Unfit::NoCertificate)?;
+    if facts.key != *key {
+        return Err(Unfit::AnotherKey);
+    }
+    if facts.role == Role::Authority {
+        return Err(Unfit::Authority);
+    }
+    if !facts.is_valid_at(now) {
+        return Err(Unfit::NotValid);
+    }
+    let given = read_certificates(ca.as_bytes()).unwrap_or_default();
+    let above: Vec<CertificateDer<'static>> = certificates.iter().skip(1).cloned().collect();
+    let ca = if given.is_empty() { above } else { given };
+    Ok(Issued {
+        chain: write_certificates(&certificates),
+        ca: write_certificates(&ca),
+        serial: facts.serial,
+        not_after: facts.not_after,
+    })
+}
+
+/// The usages that are asked for, as both kinds of request spell them.
+const USAGES: [&str; 2] = ["digital signature", "client auth"];
+
+/// Whole seconds; no issuer takes fractions.
+fn whole(duration: Duration) -> u64 {
+    duration.as_secs().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::credentials::tests::{at, authority, issue};
+
+    #[test]
+    fn only_a_certificate_for_the_key_that_was_asked_about_is_taken() {
+        let authority = authority();
+        let issued = issue(&authority, 0).unwrap();
+        let leaf = read_certificates(issued.chain.as_bytes()).unwrap().remove(0);
+        let key = CertificateFacts::read(&leaf).unwrap().key;
+        let own = authority.facts().key;
+        for (case, chain, key, seconds, expected) in [
+            ("nothing", "", key, 0, Some(Unfit::NoCertificate)),
+            ("garbage", "canary", key, 0, Some(Unfit::NoCertificate)),
+            ("another key", &issued.chain, own, 0, Some(Unfit::AnotherKey)),
+            ("a CA", &authority.chain(), own, 0, Some(Unfit::Authority)),
+            ("expired", &issued.chain, key, 604_800, Some(Unfit::NotValid)),
+            ("good", &issued.chain, key, 0, None),
+        ] {
+            assert_eq!(accept(chain, &issued.ca, &key, at(seconds)).err(), expected, "{case}");
+        }
+        assert_eq!(accept(&issued.chain, &issued.ca, &key, at(0)).unwrap(), issued);
+        let whole_chain = issued.chain.clone() + &issued.ca;
+        assert_eq!(accept(&whole_chain, "", &key, at(0)).unwrap().ca, issued.ca);
+    }
+}

@@ -1,0 +1,390 @@
+//! The certificates of agents: the plan, and its writes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use futures::{StreamExt as _, stream};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+    runtime::watcher::Event,
+};
+use serde_json::json;
+
+use super::{AGAIN, ROUND, Registrar, Round, Trouble};
+use crate::{
+    api::{FIELD_MANAGER, agent::Agent},
+    credentials::{
+        carry::{Carried, Desk, Write, refuse},
+        certificates::Certificates,
+        external::{Issuers, Progress},
+        facts::between,
+        metrics::{IssueOutcome, Metrics},
+        plan::{Plan, Step, Stored, plan},
+        request::CertificateRequest,
+        roll::{IssuePolicy, Issuer, REVOCATION_FINALIZER, Roll},
+        stored::AgentCertificate,
+        writes::{WriteError, Writes, clock},
+    },
+    kubernetes::ObjectKey,
+};
+
+/// Writes under way at the same time.
+const AT_ONCE: usize = 8;
+/// Certificates of one round, about a second's worth: then it is looked at whether something else is more urgent.
+const ISSUES_A_ROUND: usize = 20;
+
+/// Who carries out steps. Borrowed from the registrar, so that several are under way.
+struct Hand<'a> {
+    client: &'a Client,
+    certificates: &'a Certificates,
+    writes: &'a Writes,
+    issuing: &'a Writes,
+    metrics: &'a Metrics,
+    desk: Desk<'a>,
+    now: Timestamp,
+}
+
+/// What became of a step.
+enum Outcome {
+    /// It was written, or somebody else was faster.
+    Written,
+    /// An issuer has signed or refused for this fleet: it is as it should be.
+    Served(ObjectKey),
+    /// It could not be done; not to be tried again at once.
+    Later(ObjectKey, String),
+    /// Somebody else must act for this fleet first; with what people must mend.
+    Waits(ObjectKey, ObjectKey, Option<String>),
+}
+
+impl Registrar {
+    /// One round over all agents.
+    pub(super) async fn serve(&mut self, roll: &Roll, now: Timestamp) -> Result<Round, Trouble> {
+        let revocations = self.published_revocations().await?;
+        let Some(settled) = &self.settled else { return Err(Trouble::NotListed) };
+        let facts = settled.authority.facts();
+        let certificates = self.certificates.all();
+        let stored = Stored {
+            certificates: &certificates,
+            revocations: revocations.as_ref(),
+            authority: facts.key,
+            trusted: &settled.published.issuers,
+            authority_ends: facts.not_after,
+        };
+        let plan = plan(roll, stored, now);
+        self.metrics.show(plan.pending, revocations.map_or(0, |known| known.revocations.len()));
+        self.carry_out(plan, roll, now).await
+    }
+
+    async fn carry_out(&mut self, plan: Plan, roll: &Roll, now: Timestamp) -> Result<Round, Trouble> {
+        let instant = clock();
+        let subjects: BTreeSet<_> = plan.steps.iter().map(subject).collect();
+        self.resting.retain(|rested, _| subjects.contains(rested));
+        let waiting: BTreeSet<_> = plan.steps.iter().filter_map(fleet).collect();
+        self.findings.send_if_modified(|findings| {
+            let before = findings.fleets.len();
+            findings.fleets.retain(|fleet, _| waiting.contains(fleet));
+            findings.fleets.len() != before
+        });
+        let is_ready = |step: &Step| {
+            let until = self.resting.get(&subject(step)).and_then(|rest| rest.until);
+            until.is_none_or(|until| until <= instant)
+        };
+        let (issues, others): (Vec<_>, Vec<_>) =
+            plan.steps.into_iter().filter(is_ready).partition(|step| matches!(step, Step::Answer(..) | Step::Make(..)));
+        let has_more = issues.len() > ISSUES_A_ROUND || !others.is_empty();
+        let (urgent, others): (Vec<_>, Vec<_>) =
+            others.into_iter().partition(|step| matches!(step, Step::Hold(_) | Step::Publish { .. }));
+        let Some(settled) = self.settled.take() else { return Err(Trouble::NotListed) };
+        let desk = Desk {
+            authority: &settled.authority,
+            cluster: &settled.published.cluster,
+            namespace: &self.settings.namespace.clone(),
+            roll,
+        };
+        let carried = self.carry_out_with(desk, [urgent, others, issues], now).await;
+        self.settled = Some(settled);
+        carried?;
+        Ok(if has_more { Round::More } else { Round::Until(self.next(plan.look_again, now)) })
+    }
+
+    async fn carry_out_with(
+        &mut self,
+        desk: Desk<'_>,
+        [urgent, others, mut issues]: [Vec<Step>; 3],
+        now: Timestamp,
+    ) -> Result<(), Trouble> {
+        for step in urgent {
+            match desk.carry(step, now).map_err(|error| Trouble::ForPeople(error.to_string()))? {
+                Carried::Write(Write::Publish(config_map)) => self.publish(*config_map).await?,
+                Carried::Write(write) => {
+                    let written = self.hand(desk, now).write(write).await;
+                    written.map_err(|error| Trouble::Write(error.to_string()))?;
+                }
+                Carried::Ask(..) => {}
+            }
+        }
+        issues.truncate(ISSUES_A_ROUND);
+        let hand = self.hand(desk, now);
+        let outcomes: Vec<Outcome> = stream::iter(others.into_iter().chain(issues))
+            .map(|step| hand.step(step))
+            .buffer_unordered(AT_ONCE)
+            .collect()
+            .await;
+        self.note(outcomes);
+        Ok(())
+    }
+
+    fn hand<'a>(&'a self, desk: Desk<'a>, now: Timestamp) -> Hand<'a> {
+        Hand {
+            client: &self.client,
+            certificates: &self.certificates,
+            writes: &self.writes,
+            issuing: &self.issuing,
+            metrics: &self.metrics,
+            desk,
+            now,
+        }
+    }
+
+    fn note(&mut self, outcomes: Vec<Outcome>) {
+        let mut last = None;
+        let mut found = BTreeMap::new();
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Written => {}
+                Outcome::Served(fleet) => drop(found.entry(fleet).or_insert(None)),
+                Outcome::Later(subject, why) => {
+                    self.rest(subject);
+                    last = Some(why);
+                }
+                Outcome::Waits(subject, fleet, finding) => {
+                    self.rest(subject);
+                    found.insert(fleet, finding);
+                }
+            }
+        }
+        if let Some(why) = last {
+            tracing::warn!(why, "certificates could not be given out or removed; it is tried again");
+        }
+        self.findings.send_if_modified(|findings| note_findings(&mut findings.fleets, found));
+    }
+
+    /// Not at once again: after 5 s, then each time twice as long, up to 40 s.
+    fn rest(&mut self, subject: ObjectKey) {
+        let rest = self.resting.entry(subject).or_default();
+        rest.until = Some(clock() + AGAIN * (1 << rest.times.min(3)));
+        rest.times += 1;
+    }
+
+    /// When to look again.
+    fn next(&self, look_again: Option<Timestamp>, now: Timestamp) -> std::time::Instant {
+        let due = look_again.map(|at| clock() + between(now, at));
+        let rested = self.resting.values().filter_map(|rest| rest.until).min();
+        [due, rested].into_iter().flatten().chain([clock() + ROUND]).min().unwrap_or_else(clock)
+    }
+}
+
+/// What a step is about: the Secret, or the Agent.
+fn subject(step: &Step) -> ObjectKey {
+    match step {
+        Step::Hold(agent) | Step::Release(agent) => agent.clone(),
+        Step::Publish { .. } => ObjectKey::new("", ""),
+        Step::Remove(secret) | Step::Refuse(secret, _) | Step::Settle(secret) | Step::Answer(secret, _) => {
+            secret.key.clone()
+        }
+        Step::Make(holder, _) => Roll::place(&holder.namespace, &holder.agent),
+    }
+}
+
+impl Hand<'_> {
+    async fn step(&self, step: Step) -> Outcome {
+        let (subject, issuer, fleet) = (subject(&step), issuer(&step), fleet(&step));
+        if issuer.is_some() {
+            self.issuing.wait().await;
+        }
+        let carried = match self.desk.carry(step, self.now) {
+            Ok(carried) => carried,
+            Err(error) => return self.failed(subject, issuer.as_ref(), error.to_string()),
+        };
+        let write = match carried {
+            Carried::Write(write) => write,
+            Carried::Ask(certificate, request, policy) => {
+                let place = ObjectKey::new(&certificate.key.namespace, &certificate.fleet);
+                match self.inquire(certificate, &request, &policy).await {
+                    Ok(write) => write,
+                    Err(finding) => return Outcome::Waits(subject, place, finding),
+                }
+            }
+        };
+        let outcome = if is_refusal(&write) { IssueOutcome::Refused } else { IssueOutcome::Issued };
+        match self.write(write).await {
+            Ok(()) => {
+                issuer.iter().for_each(|issuer| self.metrics.issued(issuer, outcome));
+                fleet.map_or(Outcome::Written, Outcome::Served)
+            }
+            Err(error) => self.failed(subject, issuer.as_ref(), error.to_string()),
+        }
+    }
+
+    /// Asks an issuer that is not ours for the answer. If there is none yet: what people must mend, if anything.
+    async fn inquire(
+        &self,
+        certificate: Arc<AgentCertificate>,
+        request: &CertificateRequest,
+        policy: &IssuePolicy,
+    ) -> Result<Write, Option<String>> {
+        let issuers = Issuers { client: self.client, writes: self.writes };
+        match issuers.ask(&certificate, request, policy, self.now).await {
+            Ok(Progress::Issued(issued)) => {
+                let patch = certificate.answer_with(&issued, &policy.issuer);
+                Ok(Write::Patch(certificate, patch))
+            }
+            Ok(Progress::Refused(why)) => Ok(refuse(certificate, &why, self.now)),
+            Ok(Progress::Waits(finding)) => Err(finding),
+            Err(error) => Err(Some(format!("the issuer {} could not be asked: {error}", policy.issuer.label()))),
+        }
+    }
+
+    fn failed(&self, subject: ObjectKey, issuer: Option<&Issuer>, why: String) -> Outcome {
+        issuer.into_iter().for_each(|issuer| self.metrics.issued(issuer, IssueOutcome::Failed));
+        Outcome::Later(subject, why)
+    }
+
+    /// Writes, and follows at once what the API server answers. That somebody else was faster is no failure: the next
+    /// plan is made from what there is then.
+    async fn write(&self, write: Write) -> Result<(), WriteError> {
+        match write {
+            Write::Create(secret) => {
+                let parameters = PostParams { field_manager: Some(FIELD_MANAGER.into()), ..PostParams::default() };
+                let secrets = self.secrets(&secret.namespace().unwrap_or_default());
+                if let Some(created) = self.writes.ask(secrets.create(&parameters, &secret)).await? {
+                    self.certificates.take(&None, Event::Apply(created));
+                }
+            }
+            Write::Patch(certificate, patch) => {
+                let (name, patch) = (&certificate.key.name, Patch::Merge(patch));
+                let secrets = self.secrets(&certificate.key.namespace);
+                match self.writes.ask(secrets.patch(name, &PatchParams::default(), &patch)).await? {
+                    Some(patched) => self.certificates.take(&None, Event::Apply(patched)),
+                    None => self.look(&certificate).await?,
+                }
+            }
+            Write::Delete(certificate) => {
+                let preconditions = Preconditions {
+                    resource_version: Some(certificate.version.clone()),
+                    uid: Some(certificate.object_uid.clone()),
+                };
+                let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+                let secrets = self.secrets(&certificate.key.namespace);
+                match self.writes.ask(secrets.delete(&certificate.key.name, &parameters)).await? {
+                    Some(_) => self.gone(&certificate.key),
+                    None => self.look(&certificate).await?,
+                }
+            }
+            Write::Hold(agent) => self.finalize(&agent, Wish::Present).await?,
+            Write::Release(agent) => self.finalize(&agent, Wish::Absent).await?,
+            // It is the registrar's: what was published last is remembered there.
+            Write::Publish(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Looks at what has become of a Secret.
+    async fn look(&self, certificate: &Arc<AgentCertificate>) -> Result<(), WriteError> {
+        let ObjectKey { namespace, name } = &certificate.key;
+        match self.writes.ask(self.secrets(namespace).get_opt(name)).await?.flatten() {
+            Some(found) => self.certificates.take(&None, Event::Apply(found)),
+            None => self.gone(&certificate.key),
+        }
+        Ok(())
+    }
+
+    fn gone(&self, key: &ObjectKey) {
+        let mut gone = Secret::default();
+        (gone.metadata.namespace, gone.metadata.name) = (Some(key.namespace.clone()), Some(key.name.clone()));
+        self.certificates.take(&None, Event::Delete(gone));
+    }
+
+    async fn finalize(&self, agent: &ObjectKey, wish: Wish) -> Result<(), WriteError> {
+        let agents: Api<Agent> = Api::namespaced(self.client.clone(), &agent.namespace);
+        let Some(Some(found)) = self.writes.ask(agents.get_metadata_opt(&agent.name)).await? else { return Ok(()) };
+        let is_present = |name: &String| name == REVOCATION_FINALIZER;
+        let mut finalizers = found.finalizers().to_vec();
+        match (wish, finalizers.iter().any(is_present)) {
+            (Wish::Present, true) | (Wish::Absent, false) => return Ok(()),
+            // The API server takes no finalizer for what is being deleted.
+            (Wish::Present, false) if found.metadata.deletion_timestamp.is_some() => return Ok(()),
+            (Wish::Present, false) => finalizers.push(REVOCATION_FINALIZER.into()),
+            (Wish::Absent, true) => finalizers.retain(|name| !is_present(name)),
+        }
+        let metadata = json!({"resourceVersion": found.resource_version(), "finalizers": finalizers});
+        let patch = Patch::Merge(json!({"metadata": metadata}));
+        self.writes.ask(agents.patch_metadata(&agent.name, &PatchParams::default(), &patch)).await?;
+        Ok(())
+    }
+
+    fn secrets(&self, namespace: &str) -> Api<Secret> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+}
+
+/// Follows what was found of fleets; says whether that is news.
+fn note_findings(known: &mut BTreeMap<ObjectKey, String>, found: BTreeMap<ObjectKey, Option<String>>) -> bool {
+    let mut is_news = false;
+    for (fleet, finding) in found {
+        is_news |= known.get(&fleet) != finding.as_ref();
+        match finding {
+            Some(finding) => drop(known.insert(fleet, finding)),
+            None => drop(known.remove(&fleet)),
+        }
+    }
+    is_news
+}
+
+/// Whether a finalizer is to be there.
+#[derive(Clone, Copy)]
+enum Wish {
+    Present,
+    Absent,
+}
+
+fn issuer(step: &Step) -> Option<Issuer> {
+    match step {
+        Step::Answer(_, policy) | Step::Make(_, policy) => Some(policy.issuer.clone()),
+        Step::Hold(_)
+        | Step::Publish { .. }
+        | Step::Release(_)
+        | Step::Remove(_)
+        | Step::Refuse(..)
+        | Step::Settle(_) => None,
+    }
+}
+
+/// The fleet for which an issuer is asked with this.
+fn fleet(step: &Step) -> Option<ObjectKey> {
+    match step {
+        Step::Answer(certificate, _) => Some(ObjectKey::new(&certificate.key.namespace, &certificate.fleet)),
+        Step::Hold(_)
+        | Step::Publish { .. }
+        | Step::Release(_)
+        | Step::Remove(_)
+        | Step::Refuse(..)
+        | Step::Settle(_)
+        | Step::Make(..) => None,
+    }
+}
+
+fn is_refusal(write: &Write) -> bool {
+    match write {
+        Write::Patch(certificate, patch) => {
+            !patch["metadata"]["annotations"][crate::credentials::stored::REFUSED_ANNOTATION].is_null()
+                && certificate.is_due()
+        }
+        Write::Create(_) | Write::Delete(_) | Write::Hold(_) | Write::Release(_) | Write::Publish(_) => false,
+    }
+}

@@ -1,0 +1,76 @@
+//! When certificates are renewed.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use sha2::{Digest as _, Sha256};
+
+use super::{
+    authority::BACKDATED,
+    facts::{between, earlier},
+};
+use crate::opamp::InstanceUid;
+
+/// How long certificates of a fleet count, and how long before their end they are renewed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Validity {
+    /// `enrollment.certificates.duration`.
+    pub duration: Duration,
+    /// `enrollment.certificates.renewBefore`.
+    pub renew_before: Duration,
+}
+
+impl Default for Validity {
+    fn default() -> Self {
+        Self { duration: Duration::from_secs(168 * 3_600), renew_before: Duration::from_secs(56 * 3_600) }
+    }
+}
+
+impl Validity {
+    /// When a certificate is to be renewed: `renewBefore` its end, and up to a quarter of that earlier, each agent at a
+    /// moment of its own and always at the same. Never in the first third of its time, whatever was asked for: a renewal
+    /// would be due at once, and again.
+    #[must_use]
+    pub fn renewal_time(&self, agent: &InstanceUid, not_before: Timestamp, not_after: Timestamp) -> Timestamp {
+        let lifetime = between(not_before, not_after).saturating_sub(BACKDATED);
+        let window = self.renew_before.min(lifetime / 2);
+        earlier(not_after, window + (window / 4).mul_f64(share(agent)))
+    }
+}
+
+/// A number from 0 to 1 that is the agent's own.
+fn share(agent: &InstanceUid) -> f64 {
+    let digest = Sha256::digest(agent.as_bytes());
+    f64::from(u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]])) / f64::from(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::credentials::tests::{at, uid};
+
+    fn renewal(agent: &InstanceUid, duration: i64, renew_before: u64) -> i64 {
+        let validity = Validity {
+            duration: Duration::from_secs(duration.unsigned_abs()),
+            renew_before: Duration::from_secs(renew_before),
+        };
+        validity.renewal_time(agent, at(-300), at(duration)).as_second() - at(0).as_second()
+    }
+
+    #[test]
+    fn a_renewal_is_due_before_the_end_at_a_moment_of_the_agents_own() {
+        for (case, duration, renew_before, earliest, latest) in [
+            ("the default", 604_800, 201_600, 604_800 - 252_000, 604_800 - 201_600),
+            ("short", 60, 20, 35, 40),
+            ("more than there is", 60, 100, 22, 30),
+        ] {
+            let moments: Vec<_> = (0..100).map(|number| renewal(&uid(number), duration, renew_before)).collect();
+            assert!(moments.iter().all(|moment| (earliest..=latest).contains(moment)), "{case}: {moments:?}");
+            assert_eq!(moments[7], renewal(&uid(7), duration, renew_before), "{case}: always the same");
+        }
+        let mut spread: Vec<_> = (0..100).map(|number| renewal(&uid(number), 604_800, 201_600)).collect();
+        spread.sort_unstable();
+        spread.dedup();
+        assert_eq!(spread.len(), 100, "not all at once");
+    }
+}

@@ -1,0 +1,184 @@
+//! Issuers that are not ours, played by the test: they approve, sign, refuse, or are not there.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use jiff::Timestamp;
+use rcgen::CertificateSigningRequestParams;
+use serde_json::{Value, json};
+
+use super::{
+    api_server::ApiServer,
+    registrar::{Bench, member, roll},
+    stored::{holder, merge, request},
+    uid,
+    world::POLICY,
+};
+use crate::{
+    credentials::{
+        authority::Authority,
+        pem::read_certificates,
+        roll::{IssuePolicy, Issuer, KeyWish, Roll, Standing},
+    },
+    kubernetes::ObjectKey,
+};
+
+fn policy(issuer: Issuer) -> IssuePolicy {
+    IssuePolicy { issuer, ..POLICY }
+}
+
+fn cert_manager() -> Issuer {
+    Issuer::CertManager { name: "corp".into(), kind: "ClusterIssuer".into(), group: "cert-manager.io".into() }
+}
+
+/// Agent 1 has made its own key, agent 2 wants one.
+fn two(issuer: Issuer) -> Roll {
+    let mut roll =
+        roll([member(1, Standing::Admitted, KeyWish::Own), member(2, Standing::Admitted, KeyWish::Operators)]);
+    roll.fleets.insert(ObjectKey::new("telemetry", "edge"), policy(issuer));
+    roll
+}
+
+/// Signs what an object asks for, as it asks for it.
+fn sign(authority: &Authority, object: &Value) -> String {
+    let pem = STANDARD.decode(object["spec"]["request"].as_str().unwrap()).unwrap();
+    let mut request = CertificateSigningRequestParams::from_pem(std::str::from_utf8(&pem).unwrap()).unwrap();
+    let now = Timestamp::now();
+    let day = 86_400;
+    let moment = |seconds| time::OffsetDateTime::from_unix_timestamp(now.as_second() + seconds).unwrap();
+    (request.params.not_before, request.params.not_after) = (moment(-60), moment(day));
+    request.signed_by(authority.issuer()).unwrap().pem()
+}
+
+fn change(server: &ApiServer, resource: &str, object: &Value, status: &Value) {
+    let mut object = object.clone();
+    merge(&mut object, &json!({"status": status}));
+    server.put(resource, &object);
+}
+
+const REQUESTS: &str = "certificatesigningrequests";
+
+#[tokio::test(start_paused = true)]
+async fn a_signer_of_the_cluster_signs_what_somebody_has_approved() {
+    let server = ApiServer::new();
+    server.put("secrets", &serde_json::to_value(holder(1).request(&request(1))).unwrap());
+    let bench = Bench::start(&server, &two(Issuer::CertificateSigningRequest));
+    bench.until("both are asked for", |_| server.list(REQUESTS).len() == 2).await;
+    let (authority, _) = Authority::generate("corp", Timestamp::now()).unwrap();
+    for object in server.list(REQUESTS) {
+        assert_eq!(object["spec"]["signerName"], "opamp.dev/agent");
+        assert_eq!(object["spec"]["usages"], json!(["digital signature", "client auth"]));
+        assert_eq!(object["spec"]["expirationSeconds"], 600);
+        assert_eq!(object["metadata"]["annotations"]["opamp.dev/fleet"], "edge");
+        let status = json!({"conditions": [{"type": "Approved", "status": "True"}],
+            "certificate": STANDARD.encode(sign(&authority, &object))});
+        change(&server, REQUESTS, &object, &status);
+    }
+    bench.until("both have theirs", |bench| bench.given(&uid(1)) == 1 && bench.given(&uid(2)) == 1).await;
+    for number in [1, 2] {
+        let (found, given) = bench.offered(number).unwrap();
+        assert_eq!(found.private_key.is_some(), number == 2);
+        let certificate = read_certificates(given.chain.as_bytes()).unwrap().remove(0);
+        let (trust, now) = (bench.trust.snapshot(), Timestamp::now());
+        let known = bench.certificates.identify(&trust, &certificate, now).unwrap();
+        assert_eq!(known.identity.issued_to(), Some(uid(number)));
+        let sister = read_certificates(sign(&authority, &server.list(REQUESTS)[0]).as_bytes()).unwrap().remove(0);
+        assert!(bench.certificates.identify(&trust, &sister, now).is_err(), "it is not in the Secret");
+    }
+    assert_eq!(server.list(REQUESTS).len(), 2, "each was asked for once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_denied_or_is_for_another_key_is_refused() {
+    let (authority, _) = Authority::generate("corp", Timestamp::now()).unwrap();
+    let foreign = json!({"spec": {"request": STANDARD.encode(request(1).pem())}});
+    for (case, status, expected) in [
+        (
+            "denied",
+            json!({"conditions": [{"type": "Denied", "status": "True", "message": "not today"}]}),
+            "was denied: not today",
+        ),
+        (
+            "failed",
+            json!({"conditions": [{"type": "Failed", "status": "True", "message": "no such usage"}]}),
+            "has failed: no such usage",
+        ),
+        (
+            "another key",
+            json!({"certificate": STANDARD.encode(sign(&authority, &foreign))}),
+            "the issuer's answer cannot be used: the certificate is for another key",
+        ),
+    ] {
+        let server = ApiServer::new();
+        server.put("secrets", &serde_json::to_value(holder(1).request(&request(1))).unwrap());
+        let mut roll = two(Issuer::CertificateSigningRequest);
+        roll.members.retain(|_, member| member.agent == uid(1));
+        let bench = Bench::start(&server, &roll);
+        bench.until("it is asked for", |_| server.list(REQUESTS).len() == 1).await;
+        change(&server, REQUESTS, &server.list(REQUESTS)[0], &status);
+        bench.until("it is refused", |bench| bench.certificates.of(&uid(1))[0].refused.is_some()).await;
+        let why = bench.certificates.of(&uid(1))[0].refused.clone().unwrap().why;
+        assert!(why.ends_with(expected), "{case}: {why}");
+        assert_eq!(bench.given(&uid(1)), 0, "{case}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn that_cert_manager_is_not_there_is_told_and_mended_by_itself() {
+    let server = ApiServer::new();
+    server.know_no(&["certificaterequests"]);
+    server.put("secrets", &serde_json::to_value(holder(1).request(&request(1))).unwrap());
+    let bench = Bench::start(&server, &two(cert_manager()));
+    let fleet = ObjectKey::new("telemetry", "edge");
+    let told = |bench: &Bench| bench.findings.borrow().fleets.get(&fleet).cloned();
+    bench.until("it is told", |bench| told(bench).is_some()).await;
+    assert!(told(&bench).unwrap().starts_with("cert-manager is not installed"));
+    server.know_no(&[]);
+    bench.until("both are asked for", |_| server.list("certificaterequests").len() == 2).await;
+    let (authority, _) = Authority::generate("corp", Timestamp::now()).unwrap();
+    for object in server.list("certificaterequests") {
+        let issuer = json!({"name": "corp", "kind": "ClusterIssuer", "group": "cert-manager.io"});
+        assert_eq!(object["spec"]["issuerRef"], issuer);
+        assert_eq!((&object["spec"]["duration"], &object["spec"]["isCA"]), (&json!("600s"), &json!(false)));
+        assert_eq!(object["metadata"]["ownerReferences"][0]["kind"], "Secret");
+        let status = json!({"conditions": [{"type": "Ready", "status": "True", "reason": "Issued"}],
+            "certificate": STANDARD.encode(sign(&authority, &object)), "ca": STANDARD.encode(authority.chain())});
+        change(&server, "certificaterequests", &object, &status);
+    }
+    bench.until("both have theirs", |bench| bench.given(&uid(1)) == 1 && bench.given(&uid(2)) == 1).await;
+    let given = bench.certificates.of(&uid(1))[0].given.clone().unwrap();
+    assert_eq!((&*given.ca, given.certificate.issuer), (authority.chain().as_str(), authority.facts().key));
+    bench.until("nothing is wrong any more", |bench| told(bench).is_none()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cert_manager_says_is_told() {
+    for (case, condition, expected) in [
+        (
+            "no issuer",
+            json!({"type": "Ready", "status": "False", "reason": "Pending", "message": "Referenced issuer not found"}),
+            Ok("waits: Referenced issuer not found"),
+        ),
+        (
+            "failed",
+            json!({"type": "Ready", "status": "False", "reason": "Failed", "message": "out of luck"}),
+            Err("has failed: out of luck"),
+        ),
+        ("denied", json!({"type": "Denied", "status": "True", "message": "no"}), Err("was denied: no")),
+        ("invalid", json!({"type": "InvalidRequest", "status": "True", "message": "so"}), Err("is invalid: so")),
+    ] {
+        let server = ApiServer::new();
+        server.put("secrets", &serde_json::to_value(holder(1).request(&request(1))).unwrap());
+        let mut roll = two(cert_manager());
+        roll.members.retain(|_, member| member.agent == uid(1));
+        let bench = Bench::start(&server, &roll);
+        bench.until("it is asked for", |_| server.list("certificaterequests").len() == 1).await;
+        let status = json!({"conditions": [condition]});
+        change(&server, "certificaterequests", &server.list("certificaterequests")[0], &status);
+        let refused = |bench: &Bench| bench.certificates.of(&uid(1))[0].refused.clone().map(|refused| refused.why);
+        let waits = |bench: &Bench| bench.findings.borrow().fleets.values().next().cloned();
+        bench.until(case, |bench| refused(bench).is_some() || waits(bench).is_some()).await;
+        match expected {
+            Ok(waiting) => assert!(waits(&bench).unwrap().ends_with(waiting), "{case}"),
+            Err(why) => assert!(refused(&bench).unwrap().ends_with(why), "{case}"),
+        }
+    }
+}

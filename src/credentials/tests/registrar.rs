@@ -1,0 +1,284 @@
+//! The registrar at work against an API server in memory, and killed at each of its writes.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use serde_json::json;
+use tokio::{
+    sync::watch,
+    task::JoinHandle,
+    time::{Instant, sleep, timeout},
+};
+
+use super::{
+    api_server::{ApiServer, Death},
+    stored::{holder, request},
+    uid,
+    world::POLICY,
+};
+use crate::{
+    credentials::{
+        certificates::Certificates,
+        metrics::Metrics,
+        profile::server_names,
+        registrar::{Findings, Registrar, RegistrarSettings},
+        renewal::Validity,
+        requests::{Asked, Requests},
+        roll::{Finalizer, KeyWish, Member, Roll, Standing},
+        stored::{AgentCertificate, Given},
+        trust::Trust,
+    },
+    kubernetes::{ObjectKey, Scope},
+    opamp::InstanceUid,
+};
+
+pub(super) struct Bench {
+    server: ApiServer,
+    pub(super) certificates: Certificates,
+    pub(super) trust: Trust,
+    roll: watch::Sender<Option<Arc<Roll>>>,
+    pub(super) findings: watch::Receiver<Findings>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl Bench {
+    /// A replica that has the lead.
+    pub(super) fn start(server: &ApiServer, roll: &Roll) -> Self {
+        let (certificates, trust) = (Certificates::new(&Scope::All), Trust::new());
+        let sender = watch::Sender::new(Some(Arc::new(roll.clone())));
+        let settings = RegistrarSettings {
+            namespace: "opamp-system".into(),
+            cluster: None,
+            server_names: Some(server_names(&[], "opamp-system")),
+        };
+        let registrar = Registrar::new(server.client(), certificates.clone(), settings, Metrics::default());
+        let findings = registrar.findings();
+        let tasks = vec![
+            tokio::spawn(certificates.clone().run(server.client().into(), Scope::All)),
+            tokio::spawn(trust.clone().run(server.client().into(), "opamp-system".into())),
+            tokio::spawn(registrar.run(server.client().into(), sender.subscribe())),
+        ];
+        Self { server: server.clone(), certificates, trust, roll: sender, findings, tasks }
+    }
+
+    pub(super) async fn until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        let waited = timeout(Duration::from_secs(120), async {
+            while !is_so(self) {
+                sleep(Duration::from_millis(20)).await;
+            }
+        });
+        assert!(waited.await.is_ok(), "{what}: {:?}", self.server.writes());
+    }
+
+    pub(super) fn offered(&self, number: u8) -> Option<(Arc<AgentCertificate>, Arc<Given>)> {
+        let trust = self.trust.snapshot();
+        self.certificates.offered(&uid(number), "telemetry", "edge", &trust, Timestamp::now())
+    }
+
+    pub(super) fn given(&self, agent: &InstanceUid) -> usize {
+        self.certificates.of(agent).iter().filter(|it| it.given.is_some()).count()
+    }
+}
+
+pub(super) fn member(number: u8, standing: Standing, key_wish: KeyWish) -> (ObjectKey, Member) {
+    let (agent, finalizer) = (uid(number), Finalizer::Absent);
+    let member = Member { agent, fleet: Some("edge".into()), standing, key_wish, in_use: None, finalizer };
+    (Roll::place("telemetry", &agent), member)
+}
+
+pub(super) fn roll(members: impl IntoIterator<Item = (ObjectKey, Member)>) -> Roll {
+    Roll {
+        members: members.into_iter().collect(),
+        fleets: BTreeMap::from([(ObjectKey::new("telemetry", "edge"), POLICY)]),
+        operator_namespace: "opamp-system".into(),
+    }
+}
+
+fn agent_object(number: u8) -> serde_json::Value {
+    json!({"apiVersion": "opamp.dev/v1alpha1", "kind": "Agent",
+        "metadata": {"namespace": "telemetry", "name": uid(number).to_string()}})
+}
+
+#[tokio::test(start_paused = true)]
+async fn everything_is_made_at_the_first_start_and_nothing_at_the_second() {
+    let server = ApiServer::new();
+    let bench = Bench::start(&server, &roll([]));
+    bench.until("all is there", |bench| bench.trust.snapshot().revocations().is_some()).await;
+    assert_eq!(
+        server.writes(),
+        [
+            "POST /api/v1/namespaces/opamp-system/secrets",
+            "POST /api/v1/namespaces/opamp-system/configmaps",
+            "POST /api/v1/namespaces/opamp-system/secrets",
+            "POST /api/v1/namespaces/opamp-system/configmaps",
+        ]
+    );
+    drop(bench);
+    server.die(None);
+    let _bench = Bench::start(&server, &roll([]));
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(server.writes(), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_a_replica_hands_on_is_answered_and_believed() {
+    let server = ApiServer::new();
+    let bench = Bench::start(&server, &roll([member(1, Standing::Admitted, KeyWish::Own)]));
+    let requests = Requests::new(server.client(), bench.certificates.clone(), bench.trust.clone());
+    let (holder, request) = (holder(1), request(1));
+    let asked = requests.ask(&holder, &request, Validity::default(), Timestamp::now());
+    assert_eq!(asked.await, Ok(Asked::Waits));
+    bench.until("it is answered", |bench| bench.given(&uid(1)) == 1).await;
+    bench.until("the CA is known", |bench| bench.trust.snapshot().cluster().is_some()).await;
+    let (found, given) = bench.offered(1).unwrap();
+    assert!(found.private_key.is_none());
+    let certificate = crate::credentials::pem::read_certificates(given.chain.as_bytes()).unwrap().remove(0);
+    let known = bench.trust.snapshot().identify(&certificate, Timestamp::now()).unwrap();
+    assert_eq!(known.identity.issued_to(), Some(uid(1)));
+    assert_eq!(bench.certificates.holder_of(&certificate).unwrap().0, found);
+    let again = requests.ask(&holder, &request, POLICY.validity, Timestamp::now());
+    assert_eq!(again.await, Ok(Asked::Answered(found)), "the same again changes nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_revocation_is_published_within_a_second_and_survives_its_objects() {
+    let server = ApiServer::new();
+    server.put("agents", &agent_object(1));
+    let bench = Bench::start(&server, &roll([member(1, Standing::Admitted, KeyWish::Operators)]));
+    bench.until("it has one", |bench| bench.given(&uid(1)) == 1).await;
+    let held = bench.certificates.of(&uid(1))[0].held().next().unwrap().clone();
+    let start = Instant::now();
+    bench.roll.send_replace(Some(Arc::new(roll([member(1, Standing::Revoked, KeyWish::Operators)]))));
+    let is_revoked = |bench: &Bench| bench.trust.snapshot().is_revoked(&held.issuer, &held.serial);
+    bench.until("it is revoked", is_revoked).await;
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    let finalizers =
+        || server.get("agents", "telemetry", &uid(1).to_string()).unwrap()["metadata"]["finalizers"].clone();
+    assert_eq!(finalizers(), json!(["opamp.dev/revocation"]));
+    let (place, mut known) = member(1, Standing::Revoked, KeyWish::Operators);
+    known.finalizer = Finalizer::Present;
+    bench.roll.send_replace(Some(Arc::new(roll([(place, known)]))));
+    bench.until("its Secret is gone", |bench| bench.certificates.of(&uid(1)).is_empty()).await;
+    bench.until("it may vanish", |_| finalizers() == json!([])).await;
+    server.delete("configmaps", "opamp-system", "opamp-crl");
+    bench
+        .until("the list is back", |bench| bench.server.get("configmaps", "opamp-system", "opamp-crl").is_some())
+        .await;
+    assert!(is_revoked(&bench));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_authority_is_told_and_left_alone() {
+    let server = ApiServer::new();
+    drop(Bench::start(&server, &roll([])));
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
+        "metadata": {"namespace": "opamp-system", "name": "opamp-ca"}, "data": {"tls.crt": "Y2FuYXJ5", "tls.key": ""}});
+    server.put("secrets", &secret);
+    let certificates = Certificates::new(&Scope::All);
+    let settings = RegistrarSettings { namespace: "opamp-system".into(), cluster: None, server_names: None };
+    let registrar = Registrar::new(server.client(), certificates, settings, Metrics::default());
+    let mut findings = registrar.findings();
+    let (_sender, receiver) = watch::channel(None);
+    let task = tokio::spawn(registrar.run(server.client().into(), receiver));
+    findings.changed().await.unwrap();
+    let told = findings.borrow().authority.clone().unwrap();
+    assert!(told.contains("Secret opamp-ca") && told.contains("backup"), "{told}");
+    assert_eq!(server.get("secrets", "opamp-system", "opamp-ca").unwrap()["data"], secret["data"]);
+    task.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_is_killed_at_any_write_leaves_nothing_that_the_next_one_cannot_mend() {
+    let members = || {
+        let denied = member(4, Standing::Denied, KeyWish::Own);
+        let own = member(1, Standing::Admitted, KeyWish::Own);
+        let operators = [2, 3].map(|number| member(number, Standing::Admitted, KeyWish::Operators));
+        roll(operators.into_iter().chain([own, denied]))
+    };
+    for number in 1..=9 {
+        for death in [Death::Before(number), Death::After(number)] {
+            let server = ApiServer::new();
+            let name = |number: u8| {
+                let secret = serde_json::to_value(holder(number).request(&request(number))).unwrap();
+                server.put("secrets", &secret);
+                secret["metadata"]["name"].as_str().unwrap().to_owned()
+            };
+            let (asked, refused) = (name(1), name(4));
+            server.die(Some(death));
+            let killed = Bench::start(&server, &members());
+            sleep(Duration::from_secs(3)).await;
+            drop(killed);
+            server.die(None);
+            let bench = Bench::start(&server, &members());
+            bench
+                .until("all have theirs", |bench| {
+                    let given = [1, 2, 3].iter().all(|number| bench.given(&uid(*number)) == 1);
+                    given && bench.certificates.of(&uid(4)).iter().all(|it| it.refused.is_some())
+                })
+                .await;
+            sleep(Duration::from_secs(1_000)).await;
+            assert_eq!(server.list("secrets").len(), 6, "{death:?}: CA, server, four of agents");
+            let agent_born = ObjectKey::new("telemetry", &asked);
+            assert!(bench.certificates.get(&agent_born).is_some_and(|it| it.given.is_some()), "{death:?}");
+            assert!(bench.certificates.get(&ObjectKey::new("telemetry", &refused)).is_some(), "{death:?}");
+            let snapshot = bench.trust.snapshot();
+            for certificate in bench.certificates.all().iter().filter_map(|it| it.given.clone()) {
+                assert!(snapshot.trusts(&certificate.certificate.issuer), "{death:?}: one CA in the end");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_is_killed_while_the_authority_is_replaced_leaves_one_that_signs_and_both_trusted() {
+    let members = || roll([member(1, Standing::Admitted, KeyWish::Operators)]);
+    let cases = (1..=4).flat_map(|number| [Death::Before(number), Death::After(number)]);
+    for death in cases {
+        let server = ApiServer::new();
+        let bench = Bench::start(&server, &members());
+        bench.until("it has one", |bench| bench.given(&uid(1)) == 1).await;
+        let former = bench.certificates.of(&uid(1))[0].held().next().unwrap().issuer;
+        drop(bench);
+        let mut secret = server.get("secrets", "opamp-system", "opamp-ca").unwrap();
+        secret["metadata"]["annotations"]["opamp.dev/rotate"] = json!("2026-11-29");
+        server.put("secrets", &secret);
+        server.die(Some(death));
+        let killed = Bench::start(&server, &members());
+        sleep(Duration::from_secs(3)).await;
+        drop(killed);
+        server.die(None);
+        let bench = Bench::start(&server, &members());
+        let signs = |bench: &Bench| bench.trust.snapshot().revocations().map(|list| list.signed_by);
+        bench.until("another signs", |bench| signs(bench).is_some_and(|signer| signer != former)).await;
+        let trust = bench.trust.snapshot();
+        assert!(trust.trusts(&former) && signs(&bench).is_some_and(|signer| trust.trusts(&signer)), "{death:?}");
+        let bundle = crate::credentials::pem::read_certificates(trust.bundle().unwrap().as_bytes()).unwrap();
+        assert_eq!(bundle.len(), 2, "{death:?}: one for one wish");
+        assert_eq!(bench.given(&uid(1)), 1, "{death:?}");
+        assert!(bench.offered(1).is_some(), "{death:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_thousand_that_are_due_at_once_are_served_within_the_budget() {
+    let server = ApiServer::new();
+    let agents = |count: u16| {
+        roll((0..count).map(|number| {
+            let agent = InstanceUid::from_wire(&[&[7; 14][..], &number.to_be_bytes()].concat()).unwrap();
+            let (_, member) = member(1, Standing::Admitted, KeyWish::Operators);
+            (Roll::place("telemetry", &agent), Member { agent, ..member })
+        }))
+    };
+    let bench = Bench::start(&server, &agents(2_000));
+    let start = Instant::now();
+    bench.until("all have theirs", |bench| bench.certificates.all().len() == 2_000).await;
+    let took = start.elapsed().as_secs_f64();
+    assert!((95.0..120.0).contains(&took), "20 at once and 20 a second: {took}");
+    assert_eq!(server.writes().len(), 2_000 + 4, "one write each");
+}

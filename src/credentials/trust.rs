@@ -1,0 +1,265 @@
+//! Whom this replica believes: the CAs and the revocations as the API server has them, without any secret.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use futures::{StreamExt as _, stream};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{Api, ResourceExt as _, runtime::watcher::Event};
+use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, pem::PemObject as _};
+use tokio::sync::watch;
+
+use super::{
+    anchors::{Anchors, ChainError, ClientCertificate},
+    facts::CertificateFacts,
+    key::KeyId,
+    pem::write_certificates,
+    published::{AUTHORITY_NAME, PublishedAuthorities, PublishedError, PublishedRevocations, REVOCATIONS_NAME},
+    serial::Serial,
+};
+use crate::kubernetes::{WatchClient, watch_config};
+
+/// What was known at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct TrustSnapshot {
+    authorities: Option<Arc<KnownAuthorities>>,
+    revocations: Option<Arc<PublishedRevocations>>,
+}
+
+#[derive(Debug)]
+struct KnownAuthorities {
+    published: PublishedAuthorities,
+    anchors: Anchors,
+    bundle: Arc<str>,
+}
+
+impl TrustSnapshot {
+    /// This, after the ConfigMap was written.
+    pub fn with_authorities(&self, config_map: &ConfigMap) -> Result<Self, PublishedError> {
+        let published = PublishedAuthorities::read(config_map)?;
+        let believed = published.bundle.iter().filter(|certificate| {
+            CertificateFacts::read(certificate).is_ok_and(|facts| published.issuers.contains(&facts.key))
+        });
+        let anchors = Anchors::new(believed);
+        let bundle = write_certificates(&published.bundle).into();
+        Ok(Self { authorities: Some(Arc::new(KnownAuthorities { published, anchors, bundle })), ..self.clone() })
+    }
+
+    /// This, after the ConfigMap was written.
+    pub fn with_revocations(&self, config_map: &ConfigMap) -> Result<Self, PublishedError> {
+        let revocations = PublishedRevocations::read(config_map)?;
+        Ok(Self { revocations: Some(Arc::new(revocations)), ..self.clone() })
+    }
+
+    /// Who holds this certificate, which its holder has proved to own in a handshake.
+    pub fn identify(&self, certificate: &CertificateDer<'_>, now: Timestamp) -> Result<ClientCertificate, ChainError> {
+        let known = self.authorities.as_ref().ok_or(ChainError::Untrusted)?;
+        let found = known.anchors.identify(certificate, &known.published.cluster, now)?;
+        if self.is_revoked(&found.issuer, &found.serial) { Err(ChainError::Revoked) } else { Ok(found) }
+    }
+
+    /// Whether a certificate was taken back.
+    #[must_use]
+    pub fn is_revoked(&self, issuer: &KeyId, serial: &Serial) -> bool {
+        self.revocations.as_ref().is_some_and(|known| known.revocations.contains(issuer, serial))
+    }
+
+    /// Whether certificates of the CA with this key are still believed at this moment.
+    #[must_use]
+    pub fn trusts(&self, issuer: &KeyId) -> bool {
+        self.authorities.as_ref().is_some_and(|known| known.anchors.keys().any(|key| key == *issuer))
+    }
+
+    /// The `<cluster>` of the names in certificates; `None` until there is a CA.
+    #[must_use]
+    pub fn cluster(&self) -> Option<&str> {
+        self.authorities.as_ref().map(|known| known.published.cluster.as_str())
+    }
+
+    /// All CAs by which agents recognise the server, in PEM; `None` until there is one.
+    #[must_use]
+    pub fn bundle(&self) -> Option<Arc<str>> {
+        self.authorities.as_ref().map(|known| Arc::clone(&known.bundle))
+    }
+
+    /// What was taken back, as the leader has published it last.
+    #[must_use]
+    pub fn revocations(&self) -> Option<&PublishedRevocations> {
+        self.revocations.as_deref()
+    }
+
+    /// The signed list of what was taken back, in PEM; `None` until the leader has published one.
+    #[must_use]
+    pub fn revocation_list_pem(&self) -> Option<String> {
+        self.revocations.as_ref().map(|known| known.list.clone())
+    }
+
+    /// The same in DER, as RFC 2585 §4 has it behind a URL.
+    #[must_use]
+    pub fn revocation_list_der(&self) -> Option<Vec<u8>> {
+        let list = CertificateRevocationListDer::from_pem_slice(self.revocations.as_ref()?.list.as_bytes()).ok()?;
+        Some(list.to_vec())
+    }
+}
+
+/// Whom this replica believes. A clone reads the same.
+#[derive(Clone, Default)]
+pub struct Trust {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    snapshot: ArcSwap<TrustSnapshot>,
+    generation: watch::Sender<u64>,
+}
+
+impl Trust {
+    /// Believes nobody until [`Self::run`] has seen the CA.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What is known now.
+    #[must_use]
+    pub fn snapshot(&self) -> Arc<TrustSnapshot> {
+        self.shared.snapshot.load_full()
+    }
+
+    /// Tells of each change: whoever holds a session checks then whether its certificate still counts.
+    #[must_use]
+    pub fn changed(&self) -> watch::Receiver<u64> {
+        self.shared.generation.subscribe()
+    }
+
+    /// Watches the two objects of the operator's own namespace until the future is dropped.
+    pub async fn run(self, watches: WatchClient, namespace: String) {
+        let api: Api<ConfigMap> = Api::namespaced(watches.client().clone(), &namespace);
+        let events = [AUTHORITY_NAME, REVOCATIONS_NAME].map(|name| {
+            let one = watch_config().fields(&format!("metadata.name={name}"));
+            watches.watch(api.clone(), one)
+        });
+        let mut events = stream::select_all(events);
+        while let Some(event) = events.next().await {
+            match event {
+                Some(Event::InitApply(config_map) | Event::Apply(config_map)) => self.take(&config_map),
+                // Whom we believe does not depend on a slip: the leader writes the ConfigMap anew, and what was known is
+                // known until then.
+                Some(Event::Delete(config_map)) => {
+                    tracing::warn!(
+                        config_map = config_map.name_any(),
+                        "a ConfigMap was deleted; its last content counts"
+                    );
+                }
+                Some(Event::Init | Event::InitDone) | None => {}
+            }
+        }
+    }
+
+    /// Follows one of the two objects; others say nothing.
+    pub fn take(&self, config_map: &ConfigMap) {
+        let before = self.snapshot();
+        let after = match config_map.metadata.name.as_deref() {
+            Some(AUTHORITY_NAME) => before.with_authorities(config_map),
+            Some(REVOCATIONS_NAME) => before.with_revocations(config_map),
+            Some(_) | None => return,
+        };
+        match after {
+            Ok(after) => {
+                self.shared.snapshot.store(Arc::new(after));
+                self.shared.generation.send_modify(|generation| *generation += 1);
+            }
+            Err(error) => {
+                let config_map = config_map.name_any();
+                tracing::error!(config_map, %error, "a ConfigMap cannot be read; its last content counts");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::credentials::{
+        authority::Authority,
+        pem::read_certificates,
+        revocations::{Revocation, Revocations},
+        tests::{at, authority, intermediate, issue, name},
+    };
+
+    fn trusting(bundle: &[CertificateDer<'static>], issuers: &[&Authority]) -> ConfigMap {
+        let issuers: BTreeSet<_> = issuers.iter().map(|authority| authority.facts().key).collect();
+        let published = PublishedAuthorities { cluster: "c".into(), bundle: bundle.to_vec(), issuers };
+        published.to_config_map("opamp-system")
+    }
+
+    fn revoking(authority: &Authority, serial: &Serial) -> ConfigMap {
+        let mut revocations = Revocations::default();
+        let revocation = Revocation { at: at(0), not_after: at(604_800) };
+        revocations.revoke(authority.facts().key, serial.clone(), revocation);
+        let list = revocations.sign(authority, 1, at(0)).unwrap();
+        let signed_by = authority.facts().key;
+        PublishedRevocations { number: 1, signed_at: at(0), signed_by, revocations, list }.to_config_map("opamp-system")
+    }
+
+    #[test]
+    fn nobody_is_believed_before_the_authority_is_known() {
+        let (trust, authority) = (Trust::new(), authority());
+        let issued = issue(&authority, 0).unwrap();
+        let certificate = read_certificates(issued.chain.as_bytes()).unwrap().remove(0);
+        assert_eq!(trust.snapshot().identify(&certificate, at(0)).unwrap_err(), ChainError::Untrusted);
+        let mut changed = trust.changed();
+        trust.take(&trusting(&[authority.certificate().clone()], &[&authority]));
+        assert!(changed.has_changed().unwrap());
+        changed.mark_unchanged();
+        let snapshot = trust.snapshot();
+        assert_eq!(snapshot.identify(&certificate, at(0)).unwrap().identity, name(1).identity());
+        assert_eq!((snapshot.cluster(), snapshot.bundle().as_deref()), (Some("c"), Some(authority.chain().as_str())));
+        assert!(!changed.has_changed().unwrap());
+    }
+
+    #[test]
+    fn a_revoked_certificate_is_not_believed() {
+        let (trust, authority) = (Trust::new(), authority());
+        let (revoked, other) = (issue(&authority, 0).unwrap(), issue(&authority, 0).unwrap());
+        trust.take(&trusting(&[authority.certificate().clone()], &[&authority]));
+        trust.take(&revoking(&authority, &revoked.serial));
+        let snapshot = trust.snapshot();
+        for (case, issued, expected) in [("revoked", revoked, Some(ChainError::Revoked)), ("another", other, None)] {
+            let certificate = read_certificates(issued.chain.as_bytes()).unwrap().remove(0);
+            assert_eq!(snapshot.identify(&certificate, at(0)).err(), expected, "{case}");
+        }
+        let pem = snapshot.revocation_list_pem().unwrap();
+        assert_eq!(super::super::pem::write_block("X509 CRL", &snapshot.revocation_list_der().unwrap()), pem);
+    }
+
+    #[test]
+    fn the_root_above_an_intermediate_is_not_believed_about_agents() {
+        let (trust, (active, root)) = (Trust::new(), intermediate(at(0)));
+        trust.take(&trusting(&[active.certificate().clone(), root.clone()], &[&active]));
+        let snapshot = trust.snapshot();
+        assert!(snapshot.trusts(&active.facts().key));
+        assert!(!snapshot.trusts(&CertificateFacts::read(&root).unwrap().key));
+        assert_eq!(read_certificates(snapshot.bundle().unwrap().as_bytes()).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_config_map_that_cannot_be_read_changes_nothing() {
+        let (trust, authority) = (Trust::new(), authority());
+        let serial = issue(&authority, 0).unwrap().serial;
+        trust.take(&trusting(&[authority.certificate().clone()], &[&authority]));
+        trust.take(&revoking(&authority, &serial));
+        for name in [AUTHORITY_NAME, REVOCATIONS_NAME, "another"] {
+            let mut broken = ConfigMap::default();
+            broken.metadata.name = Some(name.into());
+            trust.take(&broken);
+        }
+        let snapshot = trust.snapshot();
+        assert!(snapshot.trusts(&authority.facts().key));
+        assert!(snapshot.is_revoked(&authority.facts().key, &serial));
+    }
+}
