@@ -178,7 +178,7 @@ impl Bridge {
     fn converse(&self, entry: &mut Entry, connection: &Arc<Connection>, mut inbound: Inbound, now: Now) -> Answer {
         let (catalog, channel, claim) = (self.catalog.load(), channel_of(connection), entry.claim.number());
         Self::want_text(entry, now);
-        scrub(&mut inbound.message, &entry.quotable(&catalog));
+        scrub(&mut inbound.message, &entry.quotable(&catalog), || self.keys_of(inbound.uid));
         let mut receipt = entry.session.receive(inbound, channel, now);
         // Before the offer is looked up: it depends on who speaks.
         self.note_presence(entry, Some(connection));

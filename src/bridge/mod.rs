@@ -56,7 +56,7 @@ use self::{
 use crate::{
     agents::index::AgentIndex,
     catalog::{Catalog, CatalogHandle},
-    credentials::certificates::Certificates,
+    credentials::{certificates::Certificates, trust::Trust},
     effective_configs::Store,
     opamp::{
         InstanceUid,
@@ -102,6 +102,8 @@ pub struct Surroundings {
     pub credentials: Arc<dyn Credentials>,
     /// The certificates of agents.
     pub certificates: Certificates,
+    /// Whose certificates count.
+    pub trust: Trust,
     /// Where requests for certificates go.
     pub requests: Arc<dyn RequestDesk>,
 }
@@ -119,6 +121,7 @@ pub struct Bridge {
     renamings: Mutex<Renamings>,
     credentials: Arc<dyn Credentials>,
     certificates: Certificates,
+    trust: Trust,
     requests: Arc<dyn RequestDesk>,
     applications: Applications,
     /// A place for each request that has to wait for a person's approval.
@@ -132,7 +135,7 @@ impl Bridge {
     /// A bridge without any session.
     #[must_use]
     pub fn new(settings: Settings, surroundings: Surroundings, metrics: Metrics) -> Arc<Self> {
-        let Surroundings { catalog, index, writer, texts, credentials, certificates, requests } = surroundings;
+        let Surroundings { catalog, index, writer, texts, credentials, certificates, trust, requests } = surroundings;
         Arc::new(Self {
             sessions: Sessions::new(settings.max_sessions, metrics.sessions.clone()),
             renamings: Mutex::new(Renamings::new(settings.max_sessions)),
@@ -140,6 +143,7 @@ impl Bridge {
             quiet: Mutex::default(),
             credentials,
             certificates,
+            trust,
             requests,
             applications: Applications::default(),
             kept_requests: Arc::new(Semaphore::new(MAX_KEPT_REQUESTS)),

@@ -34,7 +34,7 @@ impl Bridge {
         let mut generation = self.catalog.generation();
         let mut changes = self.index.changes();
         let mut credentials = self.credentials.changed();
-        let mut certificates = self.certificates.subscribe();
+        let (mut certificates, mut trust) = (self.certificates.subscribe(), self.trust.changed());
         let mut sweep = interval(SWEEP);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -52,6 +52,7 @@ impl Bridge {
                     Err(RecvError::Lagged(_)) => self.for_all(|uid| self.follow_certificates(uid)).await,
                     Err(RecvError::Closed) => return,
                 },
+                Ok(()) = trust.changed() => self.for_all(|uid| self.follow_certificates(uid)).await,
                 due = self.timers.rung() => in_rows(due, |(deadline, uid): Ring| self.ring(uid, deadline)).await,
                 _ = sweep.tick() => {
                     self.sweep().await;

@@ -15,6 +15,7 @@ mod due;
 mod held;
 mod leader;
 mod metrics;
+pub mod roll;
 mod settings;
 #[cfg(test)]
 mod tests;

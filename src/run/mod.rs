@@ -94,8 +94,8 @@ impl Operator {
         let mut registry = Registry::default();
         let metrics = registry.sub_registry_with_prefix(PREFIX);
         metrics.register_collector(Box::new(clients.watches.ages().clone()));
-        let (election_metrics, controllers_metrics) =
-            (lease::Metrics::register(metrics), controllers::Metrics::register(metrics));
+        let election_metrics = lease::Metrics::register(metrics);
+        let leading_metrics = (controllers::Metrics::register(metrics), credentials::metrics::Metrics::register(metrics));
         let (bridging, unfed) = Bridging::new(&settings, &clients, &mut registry);
         let server = (settings.server_limits()?, server::Metrics::register(&mut registry));
         let readiness = Readiness::default();
@@ -121,7 +121,7 @@ impl Operator {
         let sign_of_life = Part::start("sign of life", &alarm, |stop| lease.run(stop));
         let (election, leading) = Election::new(client.clone(), namespace, holder.clone(), election_metrics);
         let election = Part::start("election", &alarm, |stop| election.run(stop));
-        let context = Arc::new(bridging.controllers(&settings, clients, controllers_metrics));
+        let context = Arc::new(bridging.controllers(&settings, clients, leading_metrics));
         let controllers = Part::start("controllers", &alarm, |stop| controllers::run(context, leading, stop));
         Ok(Self {
             settings,
@@ -267,7 +267,8 @@ impl Bridging {
             texts: texts.clone(),
             credentials: gate.authenticator.clone(),
             certificates: gate.certificates.clone(),
-            requests: Arc::new(Requests::new(clients.requests.clone(), gate.certificates.clone())),
+            trust: gate.trust.clone(),
+            requests: Arc::new(Requests::new(clients.requests.clone(), gate.certificates.clone(), gate.trust.clone())),
         };
         let metrics = bridge::Metrics::register(registry.sub_registry_with_prefix(PREFIX));
         let bridge = Bridge::new(settings.bridge(), surroundings, metrics);
@@ -296,7 +297,7 @@ impl Bridging {
         &self,
         settings: &Settings,
         clients: Clients,
-        metrics: controllers::Metrics,
+        (metrics, certificate_metrics): (controllers::Metrics, credentials::metrics::Metrics),
     ) -> controllers::Context {
         controllers::Context {
             client: clients.requests,

@@ -1,12 +1,11 @@
 //! How the agent is to connect.
 
 use super::{
-    super::settings::{Party, Ripe, Terms, Wanted},
+    super::settings::{Issuance, Party, Ripe, Terms, Wanted},
     Entry,
 };
 use crate::{
     agents::summary::Acceptance,
-    credentials::certificates::Certificates,
     opamp::{
         connection_settings::{Recipient, Transport},
         now::Now,
@@ -29,7 +28,7 @@ impl Entry {
     }
 
     /// Takes over what the fleet says of the connection now. Says whether that is to be shown.
-    pub(in crate::bridge) fn settle(&mut self, certificates: &Certificates, now: Now) -> bool {
+    pub(in crate::bridge) fn settle(&mut self, issuance: Issuance<'_>, now: Now) -> bool {
         let transport = self.session.stretch().map_or(Transport::Http, |(channel, _)| channel.into());
         let party = Party {
             uid: self.session.uid(),
@@ -37,7 +36,7 @@ impl Entry {
             acceptance: self.acceptance(),
         };
         let mut terms = std::mem::take(&mut self.terms);
-        let is_news = terms.look(self.wanted(), &party, certificates, now);
+        let is_news = terms.look(self.wanted(), &party, issuance, now);
         self.terms = terms;
         is_news
     }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     agents::summary::Acceptance,
-    catalog::FleetEntry,
+    catalog::{FleetEntry, scrub::Scrubber},
     credentials::{
         renewal::Validity,
         request::{CertificateRequest, RequestError},
@@ -84,7 +84,7 @@ impl Bridge {
     /// Whether the offer of the agent holds a certificate for this key that need not be renewed yet.
     fn is_offered(&self, entry: &Entry, fleet: &FleetEntry, request: &CertificateRequest, now: Now) -> bool {
         let uid = entry.session.uid();
-        let found = self.certificates.offered(&uid, &fleet.namespace, &fleet.name, now.wall);
+        let found = self.issuance().offered(uid, fleet, now);
         entry.terms().offer().is_some()
             && found.is_some_and(|(certificate, given)| {
                 let held = &given.certificate;
@@ -131,11 +131,17 @@ impl Bridge {
         let _ = self.carry_out(entry, effects, None, now);
     }
 
+    /// What an agent may quote of the keys that the operator has made for it.
+    pub(in crate::bridge) fn keys_of(&self, uid: InstanceUid) -> Scrubber {
+        let certificates = self.certificates.of(&uid);
+        let keys = certificates.iter().filter_map(|certificate| certificate.private_key.as_ref());
+        Scrubber::of_texts(keys.map(|key| key.expose().as_bytes()))
+    }
+
     /// The certificates or requests of an agent have changed, whoever did it.
     pub(in crate::bridge) fn follow_certificates(&self, uid: InstanceUid) {
         self.sessions.with(uid, |entry| {
-            entry.terms_mut().anew();
-            if !entry.has_spoken() || entry.claim.over_since().is_some() {
+            if !entry.terms_mut().anew() || !entry.has_spoken() || entry.claim.over_since().is_some() {
                 return;
             }
             let now = now();
@@ -174,7 +180,7 @@ impl Bridge {
             Ok(Asked::Refused(why)) => {
                 self.sessions.with(uid, |entry| self.refuse_request(entry, &why, now()));
             }
-            Err(error @ AskError::Occupied { .. }) => {
+            Err(error @ (AskError::Occupied { .. } | AskError::Crowd)) => {
                 tracing::warn!(%uid, %error, "the certificate request of an agent is refused");
                 self.sessions.with(uid, |entry| self.refuse_request(entry, &error.to_string(), now()));
             }

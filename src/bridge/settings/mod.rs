@@ -12,7 +12,7 @@ mod terms;
 
 pub(super) use applications::Applications;
 pub use applications::{Application, RequestDesk};
-pub(super) use terms::{KeptRequest, Party, Ripe, Terms, Wanted};
+pub(super) use terms::{Issuance, KeptRequest, Party, Ripe, Terms, Wanted};
 
 use super::{Bridge, entry::Entry};
 use crate::{opamp::now::Now, status::queue::Urgency};
@@ -20,9 +20,13 @@ use crate::{opamp::now::Now, status::queue::Urgency};
 impl Bridge {
     /// Takes over what the agent's fleet says of its connection now, and decides on what had to wait for that.
     pub(super) fn settle(&self, entry: &mut Entry, now: Now) {
-        if entry.settle(&self.certificates, now) {
+        if entry.settle(self.issuance(), now) {
             self.touch(entry, Some(Urgency::Configuration));
         }
         self.take_up(entry, now);
+    }
+
+    fn issuance(&self) -> Issuance<'_> {
+        Issuance { certificates: &self.certificates, trust: &self.trust }
     }
 }

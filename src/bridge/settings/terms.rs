@@ -17,6 +17,7 @@ use crate::{
         certificates::Certificates,
         key::KeyId,
         stored::{AgentCertificate, Given},
+        trust::Trust,
     },
     opamp::{
         InstanceUid,
@@ -39,11 +40,30 @@ pub(in crate::bridge) enum Wanted<'a> {
     Settings { fleet: &'a FleetEntry, connection: &'a Connection },
 }
 
+impl Issuance<'_> {
+    /// The certificate that the agent is to be offered as a member of this fleet.
+    pub(in crate::bridge) fn offered(
+        &self,
+        uid: InstanceUid,
+        fleet: &FleetEntry,
+        now: Now,
+    ) -> Option<(Arc<AgentCertificate>, Arc<Given>)> {
+        self.certificates.offered(&uid, &fleet.namespace, &fleet.name, &self.trust.snapshot(), now.wall)
+    }
+}
+
 impl Wanted<'_> {
     /// Whether members may ask for certificates.
     fn serves_requests(&self) -> bool {
         matches!(self, Self::Settings { connection, .. } if connection.settings.certificate == FrozenCertificate::Issued)
     }
+}
+
+/// What was issued, and whose certificates count.
+#[derive(Clone, Copy)]
+pub(in crate::bridge) struct Issuance<'a> {
+    pub(in crate::bridge) certificates: &'a Certificates,
+    pub(in crate::bridge) trust: &'a Trust,
 }
 
 /// The agent, as far as it decides what it is offered.
@@ -134,7 +154,7 @@ impl Terms {
         &mut self,
         wanted: Wanted<'_>,
         party: &Party,
-        certificates: &Certificates,
+        issuance: Issuance<'_>,
         now: Now,
     ) -> bool {
         let Wanted::Settings { fleet, connection } = wanted else { return self.look_without(wanted) };
@@ -148,7 +168,7 @@ impl Terms {
             if wanted.serves_requests() { CertificateRequests::Served } else { CertificateRequests::NotServed };
         known.basis =
             Some(Basis { connection: connection.clone(), recipient: party.recipient, acceptance: party.acceptance });
-        known.join(fleet, connection, party, certificates, now);
+        known.join(fleet, connection, party, issuance, now);
         (known.gist(), known.issued.clone()) != former
     }
 
@@ -171,11 +191,11 @@ impl Terms {
         former != Gist::Nothing
     }
 
-    /// The certificates of the agent have changed.
-    pub(in crate::bridge) fn anew(&mut self) {
-        if let Some(known) = &mut self.0 {
-            known.basis = None;
-        }
+    /// The certificates of the agent have changed, or which count. Says whether that may concern it.
+    pub(in crate::bridge) fn anew(&mut self) -> bool {
+        let Some(known) = &mut self.0 else { return false };
+        known.basis = None;
+        known.requests == CertificateRequests::Served || known.awaited.is_some()
     }
 
     /// The agent has gone. What it has asked for is not forgotten: it may return soon.
@@ -284,17 +304,9 @@ impl Known {
         }
     }
 
-    fn join(
-        &mut self,
-        fleet: &FleetEntry,
-        connection: &Connection,
-        party: &Party,
-        certificates: &Certificates,
-        now: Now,
-    ) {
+    fn join(&mut self, fleet: &FleetEntry, connection: &Connection, party: &Party, issuance: Issuance<'_>, now: Now) {
         let is_issued = self.requests == CertificateRequests::Served;
-        let found =
-            is_issued.then(|| certificates.offered(&party.uid, &fleet.namespace, &fleet.name, now.wall)).flatten();
+        let found = is_issued.then(|| issuance.offered(party.uid, fleet, now)).flatten();
         self.until = found.as_ref().and_then(|(_, given)| {
             let left = given.certificate.not_after.duration_since(now.wall);
             now.instant.checked_add(Duration::try_from(left).unwrap_or_default())
@@ -312,7 +324,7 @@ impl Known {
             }
             Acceptance::Pending | Acceptance::Denied | Acceptance::Revoked => Joined::Nothing,
         };
-        self.issued = if is_issued { issued_view(fleet, party, certificates, found) } else { IssuedView::NotIssued };
+        self.issued = if is_issued { issued_view(fleet, party, issuance, found, now) } else { IssuedView::NotIssued };
     }
 }
 
@@ -321,8 +333,9 @@ impl Known {
 fn issued_view(
     fleet: &FleetEntry,
     party: &Party,
-    certificates: &Certificates,
+    issuance: Issuance<'_>,
     found: Option<(Arc<AgentCertificate>, Arc<Given>)>,
+    now: Now,
 ) -> IssuedView {
     if let Some((certificate, given)) = found {
         return IssuedView::Valid(IssuedCertificate {
@@ -332,11 +345,11 @@ fn issued_view(
         });
     }
     let here = |it: &Arc<AgentCertificate>| it.key.namespace == fleet.namespace && it.fleet == fleet.name;
-    let known: Vec<_> = certificates.of(&party.uid).into_iter().filter(here).collect();
+    let known: Vec<_> = issuance.certificates.of(&party.uid).into_iter().filter(here).collect();
     let is_due = known.iter().any(|certificate| certificate.is_due());
     let refused = known.iter().filter_map(|certificate| certificate.refused.as_ref()).max_by_key(|refused| refused.at);
-    let ended = known.iter().filter_map(|certificate| certificate.given.as_ref());
-    match (refused, ended.map(|given| given.certificate.not_after).max()) {
+    let ends = known.iter().filter_map(|certificate| Some(certificate.given.as_ref()?.certificate.not_after));
+    match (refused, ends.filter(|not_after| *not_after <= now.wall).max()) {
         _ if is_due => IssuedView::Pending,
         (Some(refused), _) => IssuedView::Refused(refused.why.clone()),
         (None, Some(not_after)) => IssuedView::Expired(not_after),

@@ -31,6 +31,7 @@ use crate::{
         AnonymousNamespaces, CatalogHandle, FleetEntry, LoadedRevision, Origin, Policy, Revision, RevisionEntry,
         RevisionFile, SecretContent, Threshold,
         fleet::{Offering, Revisions},
+        settings as frozen,
     },
     credentials::certificates::Certificates,
     effective_configs::{self, Store},
@@ -117,6 +118,7 @@ impl Replica {
             texts,
             credentials: Arc::clone(&credentials) as Arc<dyn Credentials>,
             certificates: certificates.clone(),
+            trust: requests.trust.clone(),
             requests: Arc::clone(&requests) as Arc<dyn RequestDesk>,
         };
         let bridge = Bridge::new(settings, surroundings, Metrics::default());
@@ -358,6 +360,8 @@ pub(super) fn asks_for_all(message: &ServerToAgent) -> bool {
 pub(super) struct Agent {
     pub(super) uid: InstanceUid,
     pub(super) attributes: BTreeMap<String, String>,
+    /// What it is able to do.
+    pub(super) capabilities: u64,
     number: u64,
 }
 
@@ -370,7 +374,14 @@ impl Agent {
     /// The same, under this uid.
     pub(super) fn of(uid: InstanceUid) -> Self {
         let attributes = [("service.name", "otelcol"), ("os.type", "linux")];
-        Self { uid, attributes: attributes.map(|(key, value)| (key.into(), value.into())).into(), number: 0 }
+        let capabilities =
+            Bit::ReportsStatus as u64 | Bit::AcceptsRemoteConfig as u64 | Bit::ReportsRemoteConfig as u64;
+        Self {
+            uid,
+            attributes: attributes.map(|(key, value)| (key.into(), value.into())).into(),
+            capabilities,
+            number: 0,
+        }
     }
 
     fn message(&mut self) -> AgentToServer {
@@ -378,7 +389,7 @@ impl Agent {
         AgentToServer {
             instance_uid: Bytes::copy_from_slice(self.uid.as_bytes()),
             sequence_num: self.number,
-            capabilities: Bit::ReportsStatus as u64 | Bit::AcceptsRemoteConfig as u64 | Bit::ReportsRemoteConfig as u64,
+            capabilities: self.capabilities,
             ..AgentToServer::default()
         }
     }
@@ -455,6 +466,26 @@ pub(super) fn fleet(namespace: &str, name: &str) -> FleetEntry {
     }
 }
 
+/// A revision that gives everybody a file of this text.
+fn with_file(text: &str, origin: Origin) -> Revision {
+    let file = RevisionFile {
+        name: "collector.yaml".into(),
+        content_type: "text/yaml".into(),
+        origin,
+        body: text.to_owned().into(),
+    };
+    Revision {
+        entries: vec![RevisionEntry {
+            name: "base".into(),
+            selector: None,
+            template: TemplateMode::Disabled,
+            format: ConfigFormat::Opaque,
+            files: vec![file],
+        }],
+        ..Revision::default()
+    }
+}
+
 impl FleetEntry {
     /// The same, giving everybody a file of this text.
     pub(super) fn giving(self, text: &str) -> Self {
@@ -466,23 +497,17 @@ impl FleetEntry {
         self.giving_file(text, Origin::Secret)
     }
 
+    /// The same, with these connection settings besides a file of this text.
+    pub(super) fn connecting(self, text: &str, settings: frozen::Settings) -> Self {
+        let revision = Revision { opamp: Some(settings), ..with_file(text, Origin::Inline) };
+        self.giving_revision(revision)
+    }
+
     fn giving_file(self, text: &str, origin: Origin) -> Self {
-        let file = RevisionFile {
-            name: "collector.yaml".into(),
-            content_type: "text/yaml".into(),
-            origin,
-            body: text.to_owned().into(),
-        };
-        let revision = Revision {
-            entries: vec![RevisionEntry {
-                name: "base".into(),
-                selector: None,
-                template: TemplateMode::Disabled,
-                format: ConfigFormat::Opaque,
-                files: vec![file],
-            }],
-            ..Revision::default()
-        };
+        self.giving_revision(with_file(text, origin))
+    }
+
+    fn giving_revision(self, revision: Revision) -> Self {
         let loaded = Arc::new(LoadedRevision::new(revision.hash(), revision));
         let epoch = match &self.offering {
             Offering::Revisions(revisions) => revisions.epoch + 1,

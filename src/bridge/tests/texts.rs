@@ -15,7 +15,7 @@ use crate::{
     api::{agent::NotStored, agent_fleet::AgentFleet},
     bridge::{Bridge, Metrics, Settings, Surroundings},
     catalog::{AnonymousNamespaces, CatalogHandle, FleetEntry, Policy, SecretContent, fleet::Offering},
-    credentials::certificates::Certificates,
+    credentials::{certificates::Certificates, trust::Trust},
     effective_configs::{self, News, Reporters as _, Store},
     kubernetes::{ObjectKey, Scope},
     opamp::{
@@ -75,6 +75,7 @@ impl Bench {
             credentials,
             requests: Arc::new(Office::of(&certificates)),
             certificates,
+            trust: Trust::new(),
         };
         let bridge = Bridge::new(settings, surroundings, Metrics::default());
         let remote = ([127, 0, 0, 1], 9).into();

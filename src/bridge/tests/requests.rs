@@ -1,0 +1,312 @@
+//! What becomes of requests for certificates.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use jiff::{Timestamp, ToSpan as _};
+use kube::ResourceExt as _;
+use rcgen::KeyPair;
+use serde_json::json;
+
+use super::{
+    bench::{Agent, MOMENT, Replica, Socket, fleet, pass},
+    credentials::principal,
+    office::{Leader, csr, holder},
+    settings::{SERVED, able, about, by_token, certificate_issued, edge, settings, shown},
+};
+use crate::{
+    api::enrollment::Approval,
+    catalog::{FleetEntry, settings::FrozenCertificate},
+    credentials::{
+        requests::AskError,
+        stored::{AgentCertificate, StoredError},
+    },
+    kubernetes::ObjectKey,
+    opamp::{
+        identity::{Principal, Proof},
+        messages::{
+            AgentToServer, CertificateRequest, ConnectionSettingsRequest, ConnectionSettingsStatuses as State,
+            OpAmpConnectionSettingsRequest, ServerToAgent,
+        },
+    },
+};
+
+fn issuing() -> FleetEntry {
+    edge(FrozenCertificate::Issued, "Bearer token-canary")
+}
+
+fn issuing_by_hand() -> FleetEntry {
+    let mut fleet = issuing();
+    fleet.enrollment.approval = Approval::Manual;
+    fleet
+}
+
+/// A message that asks for a certificate.
+fn asking(message: AgentToServer, request: impl Into<Bytes>) -> AgentToServer {
+    let certificate_request = Some(CertificateRequest { csr: request.into() });
+    let opamp = Some(OpAmpConnectionSettingsRequest { certificate_request });
+    AgentToServer { connection_settings_request: Some(ConnectionSettingsRequest { opamp }), ..message }
+}
+
+/// Why a request is refused, if it is.
+fn refusal(reply: &ServerToAgent) -> Option<String> {
+    let error = reply.error_response.as_ref()?;
+    assert_eq!(error.r#type, 1, "BAD_REQUEST");
+    Some(error.error_message.clone())
+}
+
+fn key() -> KeyPair {
+    KeyPair::generate().expect("a key")
+}
+
+/// An agent that has joined and waits for its certificate.
+async fn waiting(replica: &Replica) -> (Socket, Agent, KeyPair) {
+    let (socket, mut agent, key) = (by_token(replica), able(), key());
+    let reply = socket.say(&asking(agent.report(), csr(&key, Some(agent.uid))));
+    assert_eq!((refusal(&reply), settings(&reply), reply.capabilities & SERVED), (None, None, SERVED));
+    pass(MOMENT).await;
+    (socket, agent, key)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_gets_its_certificate_uses_it_and_that_is_shown() {
+    // CSR-01, CSR-06, CSR-12, CON-13
+    let (leader, replica) = (Leader::new(), Replica::alone(vec![issuing()]));
+    leader.trusted_by(&replica);
+    let (socket, mut agent, _) = waiting(&replica).await;
+    assert_eq!(replica.requests.taken(), 1);
+    let asked = replica.requests.last();
+    assert_eq!(asked.holder, holder(agent.uid));
+    let secret = leader.answer(&asked.holder, &asked.request);
+    replica.show_secret(secret.clone());
+    pass(MOMENT).await;
+    let (hash, opamp) = socket.pushed().iter().find_map(settings).expect("settings");
+    let certificate = opamp.certificate.expect("a certificate");
+    assert!(certificate.private_key.is_empty(), "AMB-30");
+    assert!(!certificate.cert.is_empty() && !certificate.ca_cert.is_empty());
+    socket.say(&about(&mut agent, &hash, State::Applied, ""));
+    let given = AgentCertificate::read(&secret).expect("a certificate").given.expect("an answer");
+    let own = Principal {
+        proof: Proof::Certificate { issuer: [1; 32], serial: given.certificate.serial.as_bytes().into() },
+        expires: Some(given.certificate.not_after),
+        ..principal(&format!("certificate:telemetry/edge/{}", agent.uid))
+    };
+    let socket = replica.open_by(&own);
+    assert_eq!(settings(&socket.say(&about(&mut agent, &hash, State::Applied, ""))), None, "it has them");
+    pass(Duration::from_secs(5)).await;
+    replica.settled().await;
+    let status = replica.status(agent.uid);
+    let used = status.certificate.clone().expect("a certificate");
+    assert_eq!(used.serial, given.certificate.serial.to_string());
+    assert_eq!(used.secret_ref.map(|secret| secret.name), Some(secret.name_any()));
+    assert!(used.in_use_since.is_some());
+    assert_eq!(certificate_issued(&status).map(|(reason, _)| reason).as_deref(), Some("True, CertificateValid"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bad_request_is_refused_at_once_and_leaves_nothing_behind() {
+    // CSR-03, CSR-07, CSR-09
+    let replica = Replica::alone(vec![issuing()]);
+    let (socket, mut agent, mut other) = (by_token(&replica), able(), able());
+    by_token(&replica).say(&other.report());
+    socket.say(&agent.report());
+    replica.settled().await;
+    for (case, request) in [
+        ("no PEM", "please".to_owned()),
+        ("another's uid", csr(&key(), Some(other.uid))),
+        ("two", csr(&key(), None) + &csr(&key(), None)),
+    ] {
+        let refusal = refusal(&socket.say(&asking(agent.heartbeat(), request.clone()))).expect(case);
+        assert!(refusal.starts_with("the certificate request (CSR) is refused: "), "{case}: {refusal}");
+        let polled = replica.poll_by(&principal("token:telemetry/edge"), &asking(other.heartbeat(), "x"));
+        assert!(polled.error_response.is_some(), "{case}");
+    }
+    pass(MOMENT).await;
+    assert_eq!((replica.requests.taken(), replica.certificates.all().len()), (0, 0));
+    assert_eq!(refusal(&socket.say(&agent.heartbeat())), None, "once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fleet_that_gives_out_no_certificates_says_so() {
+    let replica = Replica::alone(vec![edge(FrozenCertificate::None, "Bearer token-canary")]);
+    let (socket, mut agent) = (by_token(&replica), able());
+    let reply = socket.say(&asking(agent.report(), csr(&key(), None)));
+    let why = "the certificate request (CSR) is refused: the fleet edge gives out no certificates";
+    assert_eq!(refusal(&reply).as_deref(), Some(why));
+    assert_eq!(socket.say(&agent.heartbeat()).capabilities & SERVED, 0);
+    pass(MOMENT).await;
+    assert_eq!(replica.requests.taken(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_before_approval_is_taken_up_by_it() {
+    // CSR-04, AMB-29
+    let (leader, replica) = (Leader::new(), Replica::alone(vec![issuing_by_hand()]));
+    leader.trusted_by(&replica);
+    let (socket, mut agent, _) = waiting(&replica).await;
+    replica.settled().await;
+    assert_eq!(replica.requests.taken(), 0, "nobody has approved of it");
+    let approval = json!({"spec": {"access": "Approved"}});
+    replica.server.modify("telemetry", &agent.uid.to_string(), &approval);
+    replica.settled().await;
+    assert_eq!(replica.requests.taken(), 1, "the agent has not asked again");
+    assert_eq!(settings(&socket.say(&agent.heartbeat())), None);
+    let asked = replica.requests.last();
+    replica.show_secret(leader.answer(&asked.holder, &asked.request));
+    pass(MOMENT).await;
+    assert!(socket.pushed().iter().find_map(settings).is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bad_request_before_approval_is_refused_and_the_latest_good_one_counts() {
+    let replica = Replica::alone(vec![issuing_by_hand()]);
+    let (socket, mut agent, _) = waiting(&replica).await;
+    assert!(refusal(&socket.say(&asking(agent.heartbeat(), "please"))).is_some());
+    let latest = csr(&key(), None);
+    assert_eq!(refusal(&socket.say(&asking(agent.heartbeat(), latest.clone()))), None);
+    replica.settled().await;
+    replica.server.modify("telemetry", &agent.uid.to_string(), &json!({"spec": {"access": "Approved"}}));
+    replica.settled().await;
+    assert_eq!(replica.requests.taken(), 1);
+    assert_eq!(replica.requests.last().request.pem(), latest.as_bytes());
+}
+
+#[tokio::test(start_paused = true)]
+async fn whichever_replica_the_agent_comes_to_offers_what_was_asked_for_elsewhere() {
+    let (leader, first) = (Leader::new(), Replica::alone(vec![issuing()]));
+    let (socket, mut agent, _) = waiting(&first).await;
+    let asked = first.requests.last();
+    first.settled().await;
+    socket.close();
+    first.settled().await;
+    let second = Replica::with(first.server.clone(), ("opamp-operator-1", "first"), vec![issuing()]);
+    leader.trusted_by(&second);
+    second.show_secret(asked.holder.request(&asked.request));
+    let socket = by_token(&second);
+    assert_eq!(settings(&socket.say(&agent.report())), None);
+    second.show_secret(leader.answer(&asked.holder, &asked.request));
+    pass(MOMENT).await;
+    assert!(socket.pushed().iter().find_map(settings).is_some());
+    assert_eq!(second.requests.taken(), 0, "nobody asked anew");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_that_comes_late_is_told_once() {
+    // CSR-07, AMB-29
+    let replica = Replica::alone(vec![issuing()]);
+    let (socket, mut agent, _) = waiting(&replica).await;
+    let asked = replica.requests.last();
+    let secret = Leader::refuse(&asked.holder, &asked.request, "the issuer refuses it");
+    for _ in 0..2 {
+        replica.show_secret(secret.clone());
+    }
+    pass(MOMENT).await;
+    let told: Vec<_> = socket.pushed().iter().filter_map(refusal).collect();
+    assert_eq!(told, ["the certificate request (CSR) is refused: the issuer refuses it"]);
+    pass(Duration::from_secs(5)).await;
+    replica.settled().await;
+    let issued = certificate_issued(&replica.status(agent.uid)).expect("the condition");
+    assert_eq!(issued, ("False, CertificateRefused".into(), "the issuer refuses it".into()));
+    assert_eq!(refusal(&socket.say(&agent.heartbeat())), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_api_server_does_not_take_is_tried_again_while_the_agent_is_there() {
+    let replica = Replica::alone(vec![issuing()]);
+    replica.requests.fail(vec![AskError::Contended, AskError::Contended, AskError::Contended]);
+    let (_socket, _, _) = waiting(&replica).await;
+    assert_eq!(replica.requests.taken(), 0);
+    pass(Duration::from_secs(10)).await;
+    assert_eq!(replica.requests.taken(), 1);
+    let key = ObjectKey::new("telemetry", "opamp-cert-x");
+    replica.requests.fail(vec![AskError::Occupied { key, error: StoredError::Empty }]);
+    let mut second = able();
+    let other = by_token(&replica);
+    other.say(&asking(second.report(), csr(&self::key(), None)));
+    pass(MOMENT).await;
+    let told = other.pushed().iter().find_map(refusal).expect("a refusal");
+    assert!(told.contains("delete it"), "{told}");
+    replica.requests.fail(vec![AskError::Contended]);
+    let (gone, mut agent) = (by_token(&replica), able());
+    gone.say(&asking(agent.report(), csr(&self::key(), None)));
+    gone.close();
+    pass(Duration::from_secs(60)).await;
+    assert_eq!(replica.requests.taken(), 1, "it will ask again when it returns");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_asks_again_for_what_it_was_offered_is_offered_it_again() {
+    // CSR-08
+    let (leader, replica) = (Leader::new(), Replica::alone(vec![issuing()]));
+    leader.trusted_by(&replica);
+    let (socket, mut agent, key) = waiting(&replica).await;
+    let asked = replica.requests.last();
+    replica.show_secret(leader.answer(&asked.holder, &asked.request));
+    pass(MOMENT).await;
+    let (hash, _) = socket.pushed().iter().find_map(settings).expect("settings");
+    let reply = socket.say(&asking(agent.heartbeat(), csr(&key, None)));
+    assert_eq!(settings(&reply).map(|(hash, _)| hash), Some(hash), "its offer may be lost");
+    pass(MOMENT).await;
+    assert_eq!(replica.requests.taken(), 1, "it has the answer");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_bit_does_not_flicker_while_no_fleet_takes_the_agent() {
+    let replica = Replica::alone(vec![issuing()]);
+    let (socket, mut agent, _) = waiting(&replica).await;
+    replica.settled().await;
+    replica.publish(vec![issuing().selecting("windows")]);
+    assert_eq!(socket.due(), []);
+    assert_eq!(socket.say(&agent.heartbeat()).capabilities, 0, "nothing new");
+    replica.publish(vec![issuing()]);
+    socket.due();
+    assert_eq!(socket.say(&agent.heartbeat()).capabilities, 0, "nothing new");
+    replica.publish(vec![edge(FrozenCertificate::None, "Bearer token-canary")]);
+    let told: Vec<_> = socket.due().iter().map(|message| message.capabilities & SERVED).collect();
+    assert_eq!(told, [0], "the fleet has changed its mind, and says so with its settings");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_while_the_fleet_is_away_waits_for_it() {
+    let replica = Replica::alone(vec![issuing()]);
+    let (socket, mut agent) = (by_token(&replica), able());
+    socket.say(&agent.report());
+    replica.settled().await;
+    replica.publish(vec![issuing().selecting("windows")]);
+    socket.due();
+    assert_eq!(refusal(&socket.say(&asking(agent.heartbeat(), csr(&key(), None)))), None);
+    pass(MOMENT).await;
+    assert_eq!(replica.requests.taken(), 0);
+    replica.publish(vec![issuing()]);
+    pass(MOMENT).await;
+    assert_eq!(replica.requests.taken(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_that_nobody_prevented_is_shown() {
+    let (leader, replica) = (Leader::new(), Replica::alone(vec![issuing()]));
+    leader.trusted_by(&replica);
+    let (socket, mut agent, _) = waiting(&replica).await;
+    let asked = replica.requests.last();
+    let now = Timestamp::now();
+    replica.show_secret(leader.answer_from(&asked.holder, &asked.request, now - 2.hours(), 1));
+    pass(Duration::from_secs(5)).await;
+    replica.settled().await;
+    assert_eq!(settings(&socket.say(&agent.heartbeat())), None);
+    let issued = certificate_issued(&replica.status(agent.uid)).expect("the condition");
+    assert_eq!(issued.0, "False, CertificateExpired");
+    assert_eq!(shown(&replica, &agent).withheld, "the certificate is being made");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stranger_without_a_fleet_is_acknowledged_and_nothing_is_kept() {
+    // AMB-32
+    let replica = Replica::alone(vec![issuing().selecting("windows")]);
+    let (socket, mut agent) = (by_token(&replica), able());
+    let reply = socket.say(&asking(agent.report(), csr(&key(), None)));
+    assert_eq!((refusal(&reply), reply.capabilities & SERVED), (None, 0));
+    replica.publish(vec![issuing(), fleet("telemetry", "other")]);
+    socket.due();
+    pass(MOMENT).await;
+    assert_eq!(replica.requests.taken(), 0);
+}
