@@ -405,7 +405,7 @@ pub(crate) mod tests {
         assert_eq!((index.total(), index.counts("telemetry").agents, index.get(&uid(OTHER)).len()), (1, 1, 0));
     }
 
-    /// Ten thousand of these have to stay below 11 MB, each with a certificate and the allocator's overhead.
+    /// Ten thousand of these have to stay below 11.5 MB, each with a certificate and the allocator's overhead.
     #[test]
     fn a_summary_is_small() {
         const ALLOCATION: usize = 16;
@@ -436,6 +436,6 @@ pub(crate) mod tests {
             + 3 * ALLOCATION;
         let key_and_node = 2 * (size_of::<Key>() + size_of::<Arc<AgentSummary>>()); // B-tree nodes are half empty at worst
         let total = size_of::<AgentSummary>() + ALLOCATION + ALLOCATION + heap + credentials + key_and_node;
-        assert!(total <= 1_100, "{total} bytes");
+        assert!(total <= 1_150, "{total} bytes");
     }
 }
