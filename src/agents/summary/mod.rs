@@ -22,7 +22,7 @@ use crate::{
 /// How much of a failure's message is kept, in bytes: enough for the samples in the status of a fleet.
 const FAILURE_LIMIT: usize = 256;
 
-/// One Agent object, compact: about a kilobyte with its certificate.
+/// One Agent object, compact: little more than a kilobyte with its certificate and connection settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AgentSummary {
     /// The agent, by whose uid the object is named.
