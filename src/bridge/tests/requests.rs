@@ -120,8 +120,8 @@ async fn a_bad_request_is_refused_at_once_and_leaves_nothing_behind() {
     ] {
         let refusal = refusal(&socket.say(&asking(agent.heartbeat(), request.clone()))).expect(case);
         assert!(refusal.starts_with("the certificate request (CSR) is refused: "), "{case}: {refusal}");
-        let polled = replica.poll_by(&by_poll, &asking(poller.heartbeat(), "x"));
-        assert!(polled.error_response.is_some(), "{case}");
+        let over_http = replica.poll_by(&by_poll, &asking(poller.heartbeat(), "x"));
+        assert!(over_http.error_response.is_some(), "{case}");
     }
     pass(MOMENT).await;
     assert_eq!((replica.requests.taken(), replica.certificates.all().len()), (0, 0));
