@@ -32,7 +32,7 @@ test: tools fmt clippy generated unit doc agents integration e2e ## Everything: 
 .PHONY: fmt
 fmt: ## Check the format
 	cargo fmt --check
-	@unformatted=$$(gofmt -l tests/e2e/agents); \
+	@unformatted=$$(gofmt -l tests/e2e/agents tests/controlplane/certmanager); \
 	  [ -z "$$unformatted" ] || { echo "not formatted by gofmt: $$unformatted" >&2; exit 1; }
 
 .PHONY: clippy

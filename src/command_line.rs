@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, net::SocketAddr};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use opamp_operator::{kubernetes::ObjectKey, server::Cidr};
+use opamp_operator::{credentials::profile::ServerName, kubernetes::ObjectKey, server::Cidr};
 
 /// `AgentFleet` is to telemetry agents what `Deployment` is to pods.
 #[derive(Debug, Parser)]
@@ -61,7 +61,18 @@ pub struct RunArguments {
     )]
     pub anonymous_namespaces: Vec<String>,
 
-    /// Address and port of /healthz, /readyz and /metrics
+    /// Name of the cluster in certificates of agents [default: one made up with the CA, kept with it]
+    #[arg(long, env = "OPAMP_OPERATOR_CLUSTER_NAME", value_name = "NAME", value_parser = cluster_name)]
+    pub cluster_name: Option<String>,
+
+    /// Further names and addresses in the server's own certificate; without --tls-secret
+    #[arg(
+        long, env = "OPAMP_OPERATOR_SERVER_NAMES", value_delimiter = ',', value_name = "A,B",
+        value_parser = server_name
+    )]
+    pub server_names: Vec<ServerName>,
+
+    /// Address and port of /healthz, /readyz, /metrics and /crl
     #[arg(long, env = "OPAMP_OPERATOR_ADMIN_LISTEN", default_value = "0.0.0.0:8080", value_name = "ADDRESS")]
     pub admin_listen: SocketAddr,
 
@@ -224,6 +235,19 @@ fn namespace_name(text: &str) -> Result<String, String> {
     } else {
         Err("a namespace has at most 63 lower case letters, digits and '-'".into())
     }
+}
+
+/// The name of a cluster: it becomes a part of URIs. An empty one counts as not given.
+fn cluster_name(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.len() <= 63 && is_label(text) {
+        Ok(text.to_owned())
+    } else {
+        Err("the name of a cluster has at most 63 lower case letters, digits and '-'".into())
+    }
+}
+
+fn server_name(text: &str) -> Result<ServerName, String> {
+    ServerName::parse(text).map_err(|error| error.to_string())
 }
 
 fn namespace_or_all(text: &str) -> Result<String, String> {

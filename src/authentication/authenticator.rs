@@ -274,27 +274,7 @@ impl Authenticator {
         certificate: &CertificateDer<'_>,
         now: Timestamp,
     ) -> Result<Principal, ChainError> {
-        match self.trust.snapshot().identify(certificate, now) {
-            Err(ChainError::Untrusted) => {}
-            outcome => return outcome.map(principal_of_certificate),
-        }
-        let (holder, held) = self.certificates.holder_of(certificate).ok_or(ChainError::Untrusted)?;
-        if self.trust.snapshot().is_revoked(&held.issuer, &held.serial) {
-            return Err(ChainError::Revoked);
-        }
-        if now < held.not_before {
-            return Err(ChainError::NotYetValid);
-        }
-        if held.not_after <= now {
-            return Err(ChainError::Expired);
-        }
-        let (namespace, fleet) = (holder.key.namespace.clone(), holder.fleet.clone());
-        Ok(Principal {
-            identity: Identity::Certificate { namespace, fleet, uid: holder.agent },
-            audiences: BTreeSet::new(),
-            proof: Proof::Certificate { issuer: held.issuer.0, serial: held.serial.as_bytes().into() },
-            expires: Some(held.not_after),
-        })
+        self.certificates.identify(&self.trust.snapshot(), certificate, now).map(principal_of_certificate)
     }
 
     /// Who holds a certificate of a CA that a fleet names.

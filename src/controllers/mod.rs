@@ -9,6 +9,7 @@
 mod agenda;
 mod apply;
 mod carry_out;
+mod certificates;
 mod chores;
 mod due;
 mod held;
@@ -31,6 +32,7 @@ pub use self::metrics::Metrics;
 use crate::{
     agents::index::AgentIndex,
     catalog::{CatalogHandle, Policy},
+    credentials::{self, certificates::Certificates, registrar::RegistrarSettings},
     effective_configs,
     events::Publisher,
     kubernetes::{Scope, WatchClient},
@@ -60,7 +62,13 @@ pub struct Context {
     pub texts: effective_configs::Store,
     /// What this replica may write about Agents; its bridge spends from the same.
     pub budget: Arc<Mutex<Budget>>,
-    /// What is measured of them.
+    /// The certificates of agents.
+    pub certificates: Certificates,
+    /// How certificates are made.
+    pub registrar: RegistrarSettings,
+    /// What is measured of that.
+    pub certificate_metrics: credentials::metrics::Metrics,
+    /// What is measured of the controllers.
     pub metrics: Metrics,
 }
 
@@ -99,8 +107,10 @@ pub async fn run(context: Arc<Context>, mut leading: watch::Receiver<Leading>, s
         let stop = shutdown.child_token();
         let term = Leader::new(Arc::clone(&context), publisher.clone()).run(stop.clone());
         let mut term = std::pin::pin!(term);
+        let certificates = certificates::run(&context);
         let ended = tokio::select! {
             ended = &mut term => ended,
+            () = certificates => Ended::Stopped,
             _ = becomes(&mut leading, Leading::No) => {
                 stop.cancel();
                 term.await

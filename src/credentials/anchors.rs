@@ -12,7 +12,7 @@ use super::{
     name::AgentName,
     serial::Serial,
 };
-use crate::opamp::identity::Identity;
+use crate::opamp::identity::{Identity, Proof};
 
 /// `id-kp-clientAuth`, 1.3.6.1.5.5.7.3.2, without which a certificate is not taken from a client (RFC 5280 §4.2.1.12).
 const CLIENT_AUTHENTICATION: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 2];
@@ -60,6 +60,14 @@ pub struct ClientCertificate {
     pub serial: Serial,
     /// It counts until then.
     pub not_after: Timestamp,
+}
+
+impl ClientCertificate {
+    /// What its holder is admitted by.
+    #[must_use]
+    pub fn proof(&self) -> Proof {
+        Proof::Certificate { issuer: self.issuer.0, serial: self.serial.as_bytes().into() }
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -17,12 +17,17 @@ use tokio::sync::{broadcast, watch};
 
 use super::{
     anchors::{ChainError, ClientCertificate},
+    key::KeyId,
+    serial::Serial,
     stored::{AGENT_CERTIFICATE_TYPE, AgentCertificate, Given, Held, Signer},
     trust::TrustSnapshot,
 };
 use crate::{
     kubernetes::{Mirror, ObjectKey, Part, Scope, WatchClient, watch_config},
-    opamp::{InstanceUid, identity::Identity},
+    opamp::{
+        InstanceUid,
+        identity::{Identity, Principal, Proof},
+    },
 };
 
 /// How many changes a slow listener may be behind. Whoever falls further behind is told so, and reads everything.
@@ -182,6 +187,23 @@ impl Certificates {
         Ok(ClientCertificate { identity: name, issuer, serial, not_after })
     }
 
+    /// Whether what somebody was admitted by still counts, if that was an issued certificate: it was not taken back, and
+    /// its CA is still trusted; or it is in the Secret of its holder, if somebody else has signed it. To be asked when
+    /// [`super::trust::Trust::changed`] or [`Self::changed`] tells of a change.
+    #[must_use]
+    pub fn still_counts(&self, trust: &TrustSnapshot, principal: &Principal) -> bool {
+        let (Some(agent), Proof::Certificate { issuer, serial }) = (principal.identity.issued_to(), &principal.proof)
+        else {
+            return true;
+        };
+        let (issuer, Some(serial)) = (KeyId(*issuer), Serial::from_der(serial)) else { return false };
+        let is_it = |held: &Held| held.issuer == issuer && held.serial == serial;
+        let is_others = |it: &Arc<AgentCertificate>| {
+            it.given.as_ref().is_some_and(|given| given.signer == Signer::Other) && it.held().any(is_it)
+        };
+        !trust.is_revoked(&issuer, &serial) && (trust.trusts(&issuer) || self.of(&agent).iter().any(is_others))
+    }
+
     /// The Secret that this very certificate is in, and what identifies it.
     #[must_use]
     pub fn holder_of(&self, certificate: &CertificateDer<'_>) -> Option<(Arc<AgentCertificate>, Held)> {
@@ -336,6 +358,32 @@ mod tests {
                 assert!(certificates.offered(&uid(1), namespace, fleet, &trusting(&own), at(seconds)).is_none());
             }
         }
+    }
+
+    #[test]
+    fn who_was_admitted_stays_while_the_certificate_counts() {
+        let (own, certificates) = (authority(), Certificates::new(&Scope::All));
+        let trusted = trusting(&own);
+        let mut others = agent_born(&authority(), 0);
+        others.annotations_mut().insert("opamp.dev/issuer".into(), "CertManager".into());
+        let principal = |secret: &Secret| {
+            let chain = AgentCertificate::read(secret).unwrap().given.unwrap().chain.clone();
+            let leaf = super::super::pem::read_certificates(chain.as_bytes()).unwrap().remove(0);
+            let found = certificates.identify(&trusted, &leaf, at(0)).unwrap();
+            Principal { proof: found.proof(), identity: found.identity, ..Principal::anonymous() }
+        };
+        certificates.take(&None, Event::Apply(others.clone()));
+        let (by_ours, by_others) = (principal(&agent_born(&own, 0)), principal(&others));
+        for (case, principal, trust, expected) in [
+            ("nothing has happened", &by_ours, &trusted, true),
+            ("our CA is trusted no more", &by_ours, &trusting(&authority()), false),
+            ("another's, our CA is trusted no more", &by_others, &trusting(&authority()), true),
+            ("no certificate", &Principal::anonymous(), &TrustSnapshot::default(), true),
+        ] {
+            assert_eq!(certificates.still_counts(trust, principal), expected, "{case}");
+        }
+        certificates.take(&None, Event::Delete(others));
+        assert!(!certificates.still_counts(&trusted, &by_others), "its Secret is gone");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use prometheus_client::{
     encoding::{EncodeLabelSet, EncodeLabelValue},
     metrics::{counter::Counter, family::Family, gauge::Gauge},
-    registry::{Registry, Unit},
+    registry::Registry,
 };
 
 use super::roll::Issuer;
@@ -57,16 +57,14 @@ impl Metrics {
             "Certificates of agents that are due or wait for approval; leader only",
             metrics.pending.clone(),
         );
-        registry.register_with_unit(
-            "ca_not_after_timestamp",
+        registry.register(
+            "ca_not_after_timestamp_seconds",
             "End of the CA's certificate, since 1970; leader only",
-            Unit::Seconds,
             metrics.authority_end.clone(),
         );
-        registry.register_with_unit(
-            "server_certificate_not_after_timestamp",
+        registry.register(
+            "server_certificate_not_after_timestamp_seconds",
             "End of the server's certificate by the operator's CA, since 1970; leader only",
-            Unit::Seconds,
             metrics.server_end.clone(),
         );
         registry.register(

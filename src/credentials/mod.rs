@@ -1,4 +1,22 @@
-//! Certificates: the CA, those that it issues, and what it has taken back.
+//! Certificates of agents and of the server: the CA, requests, issuing, renewal, revocation.
+//!
+//! | part | its work |
+//! |---|---|
+//! | [`request`], [`profile`], [`authority`], [`key`], [`serial`], [`name`] | what a request may be, and what a certificate says |
+//! | [`anchors`], [`facts`], [`pem`] | which certificates are believed |
+//! | [`revocations`], [`renewal`] | what was taken back, and when a certificate is made anew |
+//! | [`stored`], [`published`], [`generations`], [`server_certificate`] | what is stored, both ways |
+//! | [`roll`], [`plan`], [`carry`] | what the leader must know, decides, and writes |
+//! | [`trust`], [`certificates`], [`requests`] | in every replica: whom it believes, what agents are offered, how a request is handed on |
+//! | [`registrar`] | in the leader: reads, plans, writes |
+//!
+//! A request goes this way: a replica checks it ([`request::CertificateRequest::check`]) and creates a Secret
+//! ([`requests::Requests::ask`]); the leader answers in it ([`registrar::Registrar`]); each replica sees the answer
+//! ([`certificates::Certificates`]) and offers it. Everything is planned anew from what is stored, so that it does not
+//! matter after which write a process ends. Every write is a create of a name that follows from its content, or carries
+//! the resourceVersion that was seen.
+//!
+//! Nothing here knows sessions, or who may have a certificate: that is told by a [`roll::Roll`].
 
 pub mod anchors;
 pub mod authority;

@@ -8,7 +8,7 @@ use crate::{kubernetes::ObjectKey, opamp::InstanceUid};
 pub use crate::api::agent::REVOCATION_FINALIZER;
 
 /// All Agent objects, and the fleets that give out certificates.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Roll {
     /// Every Agent object, by its place.
     pub members: BTreeMap<ObjectKey, Member>,

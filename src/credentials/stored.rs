@@ -52,6 +52,8 @@ const FORMER_KEY: &str = "former.crt";
 const MANAGED_BY_LABEL: (&str, &str) = ("app.kubernetes.io/managed-by", "opamp-operator");
 /// Longest reason that is kept.
 const LONGEST_REASON: usize = 1024;
+/// Most bytes of a chain: four certificates with the largest keys have a third of it. Each replica holds all of them.
+const LONGEST_CHAIN: usize = 32 << 10;
 /// Most bytes of a private key in PEM.
 const LONGEST_KEY: usize = 16 << 10;
 
@@ -314,6 +316,9 @@ impl<'a> Values<'a> {
     }
 
     fn certificates(key: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, StoredError> {
+        if pem.len() > LONGEST_CHAIN {
+            return Err(StoredError::TooLarge(key));
+        }
         read_certificates(pem).map_err(|error| match error {
             PemError::TooLarge => StoredError::TooLarge(key),
             PemError::Empty | PemError::Malformed => StoredError::Certificate(key),
@@ -409,7 +414,7 @@ impl Holder {
 impl AgentCertificate {
     /// The merge patch that writes the certificate. One for the same key that was there before stays beside it.
     #[must_use]
-    pub fn answer_with(&self, issued: &Issued, issuer: &Issuer) -> Value {
+    pub fn answer_with(&self, issued: &Issued, signer: &Issuer) -> Value {
         let mut data = json!({
             CERTIFICATE_KEY: STANDARD.encode(&issued.chain),
             CA_KEY: STANDARD.encode(&issued.ca),
@@ -420,7 +425,7 @@ impl AgentCertificate {
         let annotations = json!({
             SERIAL_ANNOTATION: issued.serial.to_string(),
             NOT_AFTER_ANNOTATION: issued.not_after.to_string(),
-            ISSUER_ANNOTATION: issuer.label(),
+            ISSUER_ANNOTATION: signer.label(),
             REFUSED_ANNOTATION: null,
             REFUSED_AT_ANNOTATION: null,
             RENEW_ANNOTATION: null,

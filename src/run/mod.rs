@@ -20,7 +20,7 @@ use opamp_operator::{
     bridge::{self, Bridge},
     catalog::{self, CatalogHandle, Loader},
     controllers,
-    credentials::requests::Requests,
+    credentials::{self, requests::Requests},
     effective_configs,
     kubernetes::{WatchClient, client_without_retry},
     lease::{self, Election, ReplicaLease},
@@ -94,8 +94,8 @@ impl Operator {
         let mut registry = Registry::default();
         let metrics = registry.sub_registry_with_prefix(PREFIX);
         metrics.register_collector(Box::new(clients.watches.ages().clone()));
-        let (election_metrics, controllers_metrics) =
-            (lease::Metrics::register(metrics), controllers::Metrics::register(metrics));
+        let election_metrics = lease::Metrics::register(metrics);
+        let leading_metrics = (controllers::Metrics::register(metrics), credentials::metrics::Metrics::register(metrics));
         let (bridging, unfed) = Bridging::new(&settings, &clients, &mut registry);
         let server = (settings.server_limits()?, server::Metrics::register(&mut registry));
         let readiness = Readiness::default();
@@ -121,7 +121,7 @@ impl Operator {
         let sign_of_life = Part::start("sign of life", &alarm, |stop| lease.run(stop));
         let (election, leading) = Election::new(client.clone(), namespace, holder.clone(), election_metrics);
         let election = Part::start("election", &alarm, |stop| election.run(stop));
-        let context = Arc::new(bridging.controllers(&settings, clients, controllers_metrics));
+        let context = Arc::new(bridging.controllers(&settings, clients, leading_metrics));
         let controllers = Part::start("controllers", &alarm, |stop| controllers::run(context, leading, stop));
         Ok(Self {
             settings,
@@ -297,7 +297,7 @@ impl Bridging {
         &self,
         settings: &Settings,
         clients: Clients,
-        metrics: controllers::Metrics,
+        (metrics, certificate_metrics): (controllers::Metrics, credentials::metrics::Metrics),
     ) -> controllers::Context {
         controllers::Context {
             client: clients.requests,
@@ -310,6 +310,9 @@ impl Bridging {
             catalog: Arc::clone(&self.catalog),
             texts: self.texts.clone(),
             budget: self.writer.budget(),
+            certificates: self.gate.certificates.clone(),
+            registrar: settings.registrar(),
+            certificate_metrics,
             metrics,
         }
     }

@@ -7,6 +7,7 @@ use kube::Config;
 use opamp_operator::{
     bridge,
     catalog::{Policy, SecretContent},
+    credentials::{profile::server_names, registrar::RegistrarSettings},
     kubernetes::{ObjectKey, Scope},
     lease::{Holder, Incarnation},
     server::{self, CertificateHeader, Endpoint, Proxies, ProxyProtocol, Tls, raise_descriptor_limit},
@@ -81,6 +82,18 @@ impl Settings {
         }
         let given = self.arguments.tls_secret.clone();
         Some(given.unwrap_or_else(|| ObjectKey::new(&*self.namespace, OWN_TLS_SECRET)))
+    }
+
+    /// How the leader makes certificates.
+    pub fn registrar(&self) -> RegistrarSettings {
+        let arguments = &self.arguments;
+        // Where people give the server's certificate, or none is shown, none is made.
+        let makes_own = !arguments.plaintext && arguments.tls_secret.is_none();
+        RegistrarSettings {
+            namespace: self.namespace.clone(),
+            cluster: arguments.cluster_name.clone().filter(|name| !name.is_empty()),
+            server_names: makes_own.then(|| server_names(&arguments.server_names, &self.namespace)),
+        }
     }
 
     /// Where agents are served.

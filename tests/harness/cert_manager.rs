@@ -19,7 +19,7 @@ use super::{
     wait_for,
 };
 
-/// How long an issuer may take to be found ready: a start on a busy machine, and two retries.
+/// How long an issuer may take to be found ready, which includes cert-manager's own start on a busy machine.
 const READY: Duration = Duration::from_secs(60);
 
 /// cert-manager on a cluster. Dropped, it is killed; its custom resource definitions stay, so a test of their absence
@@ -33,7 +33,7 @@ impl CertManager {
     /// Builds it if need be, which takes minutes the first time, makes its kinds known and starts it with the rights of
     /// a cluster administrator. It approves every request and signs for every Issuer of kind `ca`.
     ///
-    /// A local cluster collects what belongs to a deleted object of these kinds up to 40 s after they became known.
+    /// Garbage collection learns of the kinds up to 40 s late.
     pub fn start(cluster: &ControlPlane, log: &Path) -> Self {
         let exports = script("certmanager.sh", &[]).expect("cert-manager is built");
         let exports = exported(&exports);

@@ -236,6 +236,36 @@ async fn a_leader_that_is_killed_at_any_write_leaves_nothing_that_the_next_one_c
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_leader_that_is_killed_while_the_authority_is_replaced_leaves_one_that_signs_and_both_trusted() {
+    let members = || roll([member(1, Standing::Admitted, KeyWish::Operators)]);
+    let cases = (1..=4).flat_map(|number| [Death::Before(number), Death::After(number)]);
+    for death in cases {
+        let server = ApiServer::new();
+        let bench = Bench::start(&server, &members());
+        bench.until("it has one", |bench| bench.given(&uid(1)) == 1).await;
+        let former = bench.certificates.of(&uid(1))[0].held().next().unwrap().issuer;
+        drop(bench);
+        let mut secret = server.get("secrets", "opamp-system", "opamp-ca").unwrap();
+        secret["metadata"]["annotations"]["opamp.dev/rotate"] = json!("2026-11-29");
+        server.put("secrets", &secret);
+        server.die(Some(death));
+        let killed = Bench::start(&server, &members());
+        sleep(Duration::from_secs(3)).await;
+        drop(killed);
+        server.die(None);
+        let bench = Bench::start(&server, &members());
+        let signs = |bench: &Bench| bench.trust.snapshot().revocations().map(|list| list.signed_by);
+        bench.until("another signs", |bench| signs(bench).is_some_and(|signer| signer != former)).await;
+        let trust = bench.trust.snapshot();
+        assert!(trust.trusts(&former) && signs(&bench).is_some_and(|signer| trust.trusts(&signer)), "{death:?}");
+        let bundle = crate::credentials::pem::read_certificates(trust.bundle().unwrap().as_bytes()).unwrap();
+        assert_eq!(bundle.len(), 2, "{death:?}: one for one wish");
+        assert_eq!(bench.given(&uid(1)), 1, "{death:?}");
+        assert!(bench.offered(1).is_some(), "{death:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn two_thousand_that_are_due_at_once_are_served_within_the_budget() {
     let server = ApiServer::new();
     let agents = |count: u16| {

@@ -172,7 +172,7 @@ fn what_others_put_there_is_an_error() {
         ("no text", value("tls.key", vec![0xff; 9]), StoredError::Key),
         ("a huge key", value("tls.key", vec![b'a'; 20_000]), StoredError::TooLarge("tls.key")),
         ("a huge request", value("csr", vec![b'a'; 20_000]), StoredError::TooLarge("csr")),
-        ("a huge chain", value("tls.crt", vec![b'a'; 300_000]), StoredError::TooLarge("tls.crt")),
+        ("a huge chain", value("tls.crt", vec![b'a'; 40_000]), StoredError::TooLarge("tls.crt")),
         ("another's certificate", value("tls.crt", of_foreign("tls.crt")), StoredError::Certificate("tls.crt")),
         ("a CA's certificate", value("tls.crt", authority.clone()), StoredError::Certificate("tls.crt")),
         ("no certificate", value("tls.crt", b"canary".to_vec()), StoredError::Certificate("tls.crt")),
