@@ -125,11 +125,16 @@ impl ClientCas {
             }
         }
         let (Vouched { namespace, fleet, .. }, path) = found.ok_or(fault)?;
+        let expires = path.not_after.min(facts.not_after);
+        // The path was checked to the second: whoever was let in within the last one would be closed at once.
+        if expires <= now {
+            return Err(Fault::Expired);
+        }
         Ok(Principal {
             identity: Identity::ClientCa { namespace: namespace.clone(), fleet: fleet.clone(), key: facts.key.0 },
             audiences: BTreeSet::new(),
             proof: Proof::Certificate { issuer: path.authority.0, serial: facts.serial.as_bytes().into() },
-            expires: Some(path.not_after.min(facts.not_after)),
+            expires: Some(expires),
         })
     }
 

@@ -114,6 +114,10 @@ impl Anchors {
     ) -> Result<ClientCertificate, ChainError> {
         let facts = CertificateFacts::read(certificate).map_err(|_| ChainError::Unreadable)?;
         let issuer = self.issuer(certificate, now)?;
+        // The path was checked to the second: whoever was let in within the last one would be closed at once.
+        if facts.not_after <= now {
+            return Err(ChainError::Expired);
+        }
         let Ok([name]) = <[String; 1]>::try_from(facts.uris) else { return Err(ChainError::NoName) };
         let name = AgentName::parse(&name).ok_or(ChainError::NoName)?;
         if name.cluster != cluster {

@@ -95,7 +95,8 @@ impl Operator {
         let metrics = registry.sub_registry_with_prefix(PREFIX);
         metrics.register_collector(Box::new(clients.watches.ages().clone()));
         let election_metrics = lease::Metrics::register(metrics);
-        let leading_metrics = (controllers::Metrics::register(metrics), credentials::metrics::Metrics::register(metrics));
+        let leading_metrics =
+            (controllers::Metrics::register(metrics), credentials::metrics::Metrics::register(metrics));
         let (bridging, unfed) = Bridging::new(&settings, &clients, &mut registry);
         let server = (settings.server_limits()?, server::Metrics::register(&mut registry));
         let readiness = Readiness::default();
