@@ -107,8 +107,10 @@ async fn an_agent_gets_its_certificate_uses_it_and_that_is_shown() {
 async fn a_bad_request_is_refused_at_once_and_leaves_nothing_behind() {
     // CSR-03, CSR-07, CSR-09
     let replica = Replica::alone(vec![issuing()]);
-    let (socket, mut agent, mut other) = (by_token(&replica), able(), able());
-    by_token(&replica).say(&other.report());
+    let (socket, mut agent, other, mut poller) = (by_token(&replica), able(), able(), able());
+    by_token(&replica).say(&other.clone().report());
+    let by_poll = principal("token:telemetry/edge");
+    replica.poll_by(&by_poll, &poller.report());
     socket.say(&agent.report());
     replica.settled().await;
     for (case, request) in [
@@ -118,8 +120,8 @@ async fn a_bad_request_is_refused_at_once_and_leaves_nothing_behind() {
     ] {
         let refusal = refusal(&socket.say(&asking(agent.heartbeat(), request.clone()))).expect(case);
         assert!(refusal.starts_with("the certificate request (CSR) is refused: "), "{case}: {refusal}");
-        let polled = replica.poll_by(&principal("token:telemetry/edge"), &asking(other.heartbeat(), "x"));
-        assert!(polled.error_response.is_some(), "{case}");
+        let over_http = replica.poll_by(&by_poll, &asking(poller.heartbeat(), "x"));
+        assert!(over_http.error_response.is_some(), "{case}");
     }
     pass(MOMENT).await;
     assert_eq!((replica.requests.taken(), replica.certificates.all().len()), (0, 0));
@@ -181,6 +183,7 @@ async fn whichever_replica_the_agent_comes_to_offers_what_was_asked_for_elsewher
     first.settled().await;
     let second = Replica::with(first.server.clone(), ("opamp-operator-1", "first"), vec![issuing()]);
     leader.trusted_by(&second);
+    pass(MOMENT).await;
     second.show_secret(asked.holder.request(&asked.request));
     let socket = by_token(&second);
     assert_eq!(settings(&socket.say(&agent.report())), None);

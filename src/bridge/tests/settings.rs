@@ -190,9 +190,9 @@ async fn a_credential_that_rotates_is_offered_at_once_and_changes_nothing_else()
     let by_poll = principal("token:telemetry/edge");
     let (first, _) = settings(&socket.say(&agent.report())).expect("settings");
     socket.say(&about(&mut agent, &first, State::Applied, ""));
-    let (polled, _) = settings(&replica.poll_by(&by_poll, &poller.report())).expect("settings");
-    assert_eq!(polled, first, "the same for all");
-    replica.poll_by(&by_poll, &about(&mut poller, &polled, State::Applied, ""));
+    let (same, _) = settings(&replica.poll_by(&by_poll, &poller.report())).expect("settings");
+    assert_eq!(same, first, "the same for all");
+    replica.poll_by(&by_poll, &about(&mut poller, &same, State::Applied, ""));
     replica.settled().await;
     let before = replica.status(agent.uid);
     replica.publish(plain("Bearer rotated-canary"));
