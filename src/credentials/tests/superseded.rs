@@ -58,7 +58,7 @@ fn a_certificate_counts_until_its_successor_is_used_and_no_longer() {
     assert_eq!(identify(&former), expected, "the only one");
     assert_eq!(identify(&later), expected, "one that this replica has not heard of yet");
     certificates.take(&None, Event::Apply(later_secret.clone()));
-    assert_eq!((identify(&former), identify(&later)), (expected.clone(), expected.clone()), "neither is used yet");
+    assert_eq!((identify(&former), identify(&later)), (expected, expected), "neither is used yet");
     certificates.take(&None, Event::Delete(former_secret));
     assert_eq!(identify(&former), Err(ChainError::Superseded), "the later one was used");
     assert_eq!(identify(&later), expected);
