@@ -46,17 +46,22 @@ impl Bridge {
             return None;
         }
         let serves = entry.terms().requests() == CertificateRequests::Served;
+        let refuse = |receipt: &mut Receipt, why: &str| {
+            self.metrics.requests_refused.inc();
+            receipt.refuse_certificate(why);
+        };
         if !serves && !matches!(wanted, Wanted::Unsettled) {
-            receipt.refuse_certificate(&Self::not_served(entry));
+            refuse(receipt, &Self::not_served(entry));
             return None;
         }
         let checked = match self.check(entry.session.uid(), &request) {
             Ok(checked) => checked,
             Err(fault) => {
-                receipt.refuse_certificate(&fault.to_string());
+                refuse(receipt, &fault.to_string());
                 return None;
             }
         };
+        self.metrics.requests.inc();
         match wanted {
             Wanted::Settings { fleet, .. } if acceptance == Acceptance::Admitted => {
                 if self.is_offered(entry, fleet, &checked, now) {
@@ -126,6 +131,7 @@ impl Bridge {
     }
 
     fn refuse_request(&self, entry: &mut Entry, why: &str, now: Now) {
+        self.metrics.requests_refused.inc();
         let effects: Effects = entry.session.refuse_certificate(why);
         // Without an asking connection everything is delivered to where it belongs.
         let _ = self.carry_out(entry, effects, None, now);

@@ -31,6 +31,7 @@ use crate::{
         leader::{Leader, now},
         watches::Seen,
     },
+    credentials::{certificates::Certificates, registrar::RegistrarSettings},
     effective_configs::{Metrics as TextMetrics, Store},
     events::Publisher,
     kubernetes::Scope,
@@ -180,6 +181,9 @@ impl World {
             agents: AgentIndex::holding([]),
             catalog: Arc::clone(&catalog),
             texts: Store::new(Scope::All, Arc::clone(&budget), TextMetrics::default()),
+            certificates: Certificates::new(&Scope::All),
+            registrar: RegistrarSettings { namespace: "opamp-system".into(), cluster: None, server_names: None },
+            certificate_metrics: crate::credentials::metrics::Metrics::default(),
             metrics: Metrics::default(),
             budget,
         };
