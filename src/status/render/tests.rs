@@ -10,12 +10,17 @@ use crate::{
         condition::find,
     },
     opamp::{
+        capabilities::AgentCapabilities,
         messages::AgentCapabilities as Capability,
-        record::{Attributes, ComponentsSummary, EffectiveConfigSummary, RemoteConfigReport, UnhealthyComponent},
+        offer::ConnectionSettingsHash,
+        record::{
+            Attributes, ComponentsSummary, ConnectionSettingsReport, ConnectionSettingsState, EffectiveConfigSummary,
+            RemoteConfigReport, UnhealthyComponent,
+        },
     },
     status::{
         difference::difference,
-        view::{CertificateInUse, Departure, UnmatchedBecause},
+        view::{CertificateInUse, Departure, IssuedCertificate, IssuedView, SettingsView, UnmatchedBecause},
     },
 };
 
@@ -210,6 +215,22 @@ fn the_status_stays_small() {
         identifying: (0..4).map(|n| (format!("service.key{n}"), "v".repeat(36))).collect(),
         non_identifying: (0..8).map(|n| (format!("host.key{n}"), "v".repeat(24))).collect(),
     });
+    let settings = ConnectionSettingsHash::of(b"settings");
+    talkative.connection_settings = SettingsView::Offered(settings);
+    talkative.issued = IssuedView::Valid(IssuedCertificate {
+        serial: "ab".repeat(16),
+        not_after: MORNING + 168.hours(),
+        secret: format!("opamp-cert-{}-{}", talkative.uid, "ab".repeat(8)),
+    });
+    let bits = [Capability::AcceptsOpAmpConnectionSettings, Capability::ReportsConnectionSettingsStatus];
+    let more = capabilities(&bits).bits();
+    talkative.record.capabilities = AgentCapabilities::from_bits(talkative.record.capabilities.bits() | more);
+    talkative.record.connection_settings = Some(Box::new(ConnectionSettingsReport {
+        hash: settings.as_bytes().to_vec(),
+        state: ConnectionSettingsState::Applied,
+        error: String::new(),
+        since: MORNING,
+    }));
     let status = rendered(&talkative, &AgentStatus::default());
     let size = serde_json::to_vec(&status).expect("JSON").len();
     assert!(size + metadata < 4_096, "{size} bytes");
