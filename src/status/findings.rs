@@ -220,7 +220,7 @@ mod tests {
         let (end, not_after) = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
         let valid = IssuedCertificate { serial: "0a".into(), not_after, secret: "opamp-cert-1".into() };
         let told = |issued: IssuedView, acceptance| {
-            let found = findings(&AgentView { issued, acceptance, ..view() }, &view().record);
+            let found = findings(&AgentView { acceptance, issued, ..view() }, &view().record);
             let found = found.iter().find(|finding| finding.condition.as_str() == "CertificateIssued");
             found.map(|finding| (finding.reason, finding.message.clone()))
         };

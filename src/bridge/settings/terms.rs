@@ -170,6 +170,14 @@ impl Default for Known {
 }
 
 impl Terms {
+    /// The terms of an agent of which an earlier process has told these requests.
+    pub(in crate::bridge) fn remembering(requests: CertificateRequests) -> Self {
+        Self(match requests {
+            CertificateRequests::NotServed => None,
+            CertificateRequests::Served => Some(Box::new(Known { requests, ..Known::default() })),
+        })
+    }
+
     /// Takes over what the fleet says now. Without a change of that, of the agent or of its certificates this costs a few
     /// comparisons. Says whether anything is to be shown anew.
     pub(in crate::bridge) fn look(

@@ -215,25 +215,40 @@ fn the_status_stays_small() {
         identifying: (0..4).map(|n| (format!("service.key{n}"), "v".repeat(36))).collect(),
         non_identifying: (0..8).map(|n| (format!("host.key{n}"), "v".repeat(24))).collect(),
     });
+    let status = rendered(&talkative, &AgentStatus::default());
+    let size = serde_json::to_vec(&status).expect("JSON").len();
+    assert!(size + metadata < 4_096, "{size} bytes");
+}
+
+#[test]
+fn with_settings_and_a_certificate_the_status_of_most_agents_stays_small_as_well() {
+    let mut agent = talkative();
+    agent.record.health = Some(Health { healthy: true, started_at: Some(MORNING), ..Health::default() });
+    agent.record.custom_capabilities.truncate(4);
+    agent.record.description = Some(Attributes {
+        identifying: (0..4).map(|n| (format!("service.key{n}"), "v".repeat(36))).collect(),
+        non_identifying: (0..8).map(|n| (format!("host.key{n}"), "v".repeat(24))).collect(),
+    });
     let settings = ConnectionSettingsHash::of(b"settings");
-    talkative.connection_settings = SettingsView::Offered(settings);
-    talkative.issued = IssuedView::Valid(IssuedCertificate {
+    agent.connection_settings = SettingsView::Offered(settings);
+    agent.issued = IssuedView::Valid(IssuedCertificate {
         serial: "ab".repeat(16),
         not_after: MORNING + 168.hours(),
-        secret: format!("opamp-cert-{}-{}", talkative.uid, "ab".repeat(8)),
+        secret: format!("opamp-cert-{}-{}", agent.uid, "ab".repeat(8)),
     });
     let bits = [Capability::AcceptsOpAmpConnectionSettings, Capability::ReportsConnectionSettingsStatus];
     let more = capabilities(&bits).bits();
-    talkative.record.capabilities = AgentCapabilities::from_bits(talkative.record.capabilities.bits() | more);
-    talkative.record.connection_settings = Some(Box::new(ConnectionSettingsReport {
+    agent.record.capabilities = AgentCapabilities::from_bits(agent.record.capabilities.bits() | more);
+    agent.record.connection_settings = Some(Box::new(ConnectionSettingsReport {
         hash: settings.as_bytes().to_vec(),
         state: ConnectionSettingsState::Applied,
         error: String::new(),
         since: MORNING,
     }));
-    let status = rendered(&talkative, &AgentStatus::default());
-    let size = serde_json::to_vec(&status).expect("JSON").len();
-    assert!(size + metadata < 4_096, "{size} bytes");
+    let not_after = MORNING + 168.hours();
+    agent.certificate = Some(CertificateInUse { serial: "ab".repeat(16), not_after, since: MORNING });
+    let size = serde_json::to_vec(&rendered(&agent, &AgentStatus::default())).expect("JSON").len();
+    assert!(size + 600 < 4_096, "{size} bytes, and the metadata");
 }
 
 #[test]
