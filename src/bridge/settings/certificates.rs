@@ -19,12 +19,7 @@ use crate::{
         requests::{AskError, Asked},
         stored::Holder,
     },
-    opamp::{
-        InstanceUid,
-        now::Now,
-        offer::CertificateRequests,
-        session::{Effects, Receipt},
-    },
+    opamp::{InstanceUid, now::Now, offer::CertificateRequests, session::Receipt},
 };
 
 /// Requests that the API server is asked about at a time.
@@ -156,7 +151,7 @@ impl Bridge {
 
     fn refuse_request(&self, entry: &mut Entry, why: &str, now: Now) {
         self.metrics.requests_refused.inc();
-        let effects: Effects = entry.session.refuse_certificate(why);
+        let effects = entry.session.refuse_certificate(why);
         // Without an asking connection everything is delivered to where it belongs.
         let _ = self.carry_out(entry, effects, None, now);
     }

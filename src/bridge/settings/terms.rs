@@ -275,7 +275,7 @@ impl Terms {
         self.0.get_or_insert_default().kept = Some(kept);
     }
 
-    /// Whether a request is kept already, which gives up its place for a newer one.
+    /// What was kept gives up its place: a newer request has come.
     pub(in crate::bridge) fn drop_kept(&mut self) {
         if let Some(known) = &mut self.0 {
             known.kept = None;

@@ -270,6 +270,27 @@ async fn the_bit_does_not_flicker_while_no_fleet_takes_the_agent() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn after_a_restart_the_bit_is_there_before_the_fleet_is_known_again() {
+    let (leader, replica) = (Leader::new(), Replica::alone(vec![issuing()]));
+    leader.trusted_by(&replica);
+    let (socket, mut agent, key) = waiting(&replica).await;
+    let asked = replica.requests.last();
+    replica.show_secret(leader.answer(&asked.holder, &asked.request));
+    pass(MOMENT).await;
+    assert!(socket.pushed().iter().find_map(settings).is_some());
+    pass(Duration::from_secs(5)).await;
+    replica.settled().await;
+    let server = replica.server.clone();
+    replica.die();
+    let second = Replica::with(server, ("opamp-operator-0", "second"), vec![issuing()]);
+    let socket = by_token(&second);
+    let reply = socket.say(&asking(agent.heartbeat(), csr(&key, None)));
+    assert_eq!((refusal(&reply), reply.capabilities & SERVED), (None, SERVED));
+    second.settled().await;
+    assert_eq!(second.requests.taken(), 1, "and what it asks for is taken up");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_request_while_the_fleet_is_away_waits_for_it() {
     let replica = Replica::alone(vec![issuing()]);
     let (socket, mut agent) = (by_token(&replica), able());
