@@ -270,6 +270,27 @@ async fn the_bit_does_not_flicker_while_no_fleet_takes_the_agent() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn after_a_restart_the_bit_is_there_before_the_fleet_is_known_again() {
+    let (leader, replica) = (Leader::new(), Replica::alone(vec![issuing()]));
+    leader.trusted_by(&replica);
+    let (socket, mut agent, key) = waiting(&replica).await;
+    let asked = replica.requests.last();
+    replica.show_secret(leader.answer(&asked.holder, &asked.request));
+    pass(MOMENT).await;
+    assert!(socket.pushed().iter().find_map(settings).is_some());
+    pass(Duration::from_secs(5)).await;
+    replica.settled().await;
+    let server = replica.server.clone();
+    replica.die();
+    let second = Replica::with(server, ("opamp-operator-0", "second"), vec![issuing()]);
+    let socket = by_token(&second);
+    let reply = socket.say(&asking(agent.heartbeat(), csr(&key, None)));
+    assert_eq!((refusal(&reply), reply.capabilities & SERVED), (None, SERVED));
+    second.settled().await;
+    assert_eq!(second.requests.taken(), 1, "and what it asks for is taken up");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_request_while_the_fleet_is_away_waits_for_it() {
     let replica = Replica::alone(vec![issuing()]);
     let (socket, mut agent) = (by_token(&replica), able());
@@ -312,4 +333,73 @@ async fn a_stranger_without_a_fleet_is_acknowledged_and_nothing_is_kept() {
     socket.due();
     pass(MOMENT).await;
     assert_eq!(replica.requests.taken(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_certificate_near_its_end_is_renewed_for_the_same_key_and_the_new_one_is_pushed() {
+    // CSR-08
+    let (leader, replica) = (Leader::new(), Replica::alone(vec![issuing()]));
+    leader.trusted_by(&replica);
+    let (socket, mut agent, key) = waiting(&replica).await;
+    let asked = replica.requests.last();
+    replica.show_secret(leader.answer_from(&asked.holder, &asked.request, Timestamp::now() - 8.hours(), 10));
+    pass(MOMENT).await;
+    let (first, _) = socket.pushed().iter().find_map(settings).expect("settings");
+    socket.say(&about(&mut agent, &first, State::Applied, ""));
+    let reply = socket.say(&asking(agent.heartbeat(), csr(&key, None)));
+    assert_eq!((settings(&reply), refusal(&reply)), (None, None));
+    pass(MOMENT).await;
+    assert_eq!(replica.requests.taken(), 2);
+    replica.show_secret(leader.answer(&asked.holder, &asked.request));
+    pass(MOMENT).await;
+    let (second, _) = socket.pushed().iter().find_map(settings).expect("settings");
+    assert_ne!(second, first);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_polls_gets_its_certificate_with_a_poll() {
+    // HTTP-02
+    let (leader, replica) = (Leader::new(), Replica::alone(vec![issuing()]));
+    leader.trusted_by(&replica);
+    let (by_poll, mut agent) = (principal("token:telemetry/edge"), able());
+    let reply = replica.poll_by(&by_poll, &asking(agent.report(), csr(&key(), None)));
+    assert_eq!((settings(&reply), reply.capabilities & SERVED), (None, SERVED));
+    pass(MOMENT).await;
+    let asked = replica.requests.last();
+    replica.show_secret(leader.answer(&asked.holder, &asked.request));
+    pass(MOMENT).await;
+    let (_, opamp) = settings(&replica.poll_by(&by_poll, &agent.heartbeat())).expect("settings");
+    assert!(opamp.certificate.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_asks_for_a_certificate_gets_it_whatever_it_declares() {
+    // AMB-32
+    let (leader, replica) = (Leader::new(), Replica::alone(vec![issuing()]));
+    leader.trusted_by(&replica);
+    let (socket, mut agent) = (by_token(&replica), Agent::new());
+    socket.say(&asking(agent.report(), csr(&key(), None)));
+    pass(MOMENT).await;
+    let asked = replica.requests.last();
+    replica.show_secret(leader.answer(&asked.holder, &asked.request));
+    pass(MOMENT).await;
+    assert!(socket.pushed().iter().find_map(settings).is_some());
+    assert_eq!(settings(&socket.say(&agent.heartbeat())), None, "for one offer");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_certificate_of_a_ca_that_is_believed_no_more_is_not_offered() {
+    let (leader, replica) = (Leader::new(), Replica::alone(vec![issuing()]));
+    let (socket, agent, _) = waiting(&replica).await;
+    let asked = replica.requests.last();
+    replica.show_secret(leader.answer(&asked.holder, &asked.request));
+    pass(MOMENT).await;
+    assert_eq!(socket.pushed().iter().find_map(settings), None);
+    leader.trusted_by(&replica);
+    pass(MOMENT).await;
+    assert!(socket.pushed().iter().find_map(settings).is_some());
+    Leader::new().trusted_by(&replica);
+    pass(Duration::from_secs(5)).await;
+    replica.settled().await;
+    assert_eq!(shown(&replica, &agent).withheld, "the certificate is being made");
 }

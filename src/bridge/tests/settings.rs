@@ -162,6 +162,9 @@ async fn after_a_restart_nobody_is_offered_what_it_has() {
         socket.say(&next);
     }
     replica.settled().await;
+    let offer = |agent: &Agent| replica.bridge.sessions.with(agent.uid, |entry| entry.offer().connection_settings);
+    let (one, other) = (offer(&agent).flatten().expect("an offer"), offer(&mute).flatten().expect("an offer"));
+    assert!(Arc::ptr_eq(&one, &other), "it is kept once");
     assert!(shown(&replica, &mute).offered.is_some_and(|hash| hash.len() == 64), "it is presumed to have them");
     let server = replica.server.clone();
     replica.die();
