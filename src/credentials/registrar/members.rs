@@ -238,7 +238,7 @@ impl Hand<'_> {
         request: &CertificateRequest,
         policy: &IssuePolicy,
     ) -> Result<Write, Option<String>> {
-        let issuers = Issuers { client: self.client, writes: self.writes };
+        let issuers = Issuers { client: self.client, writes: self.writes, cluster: self.desk.cluster };
         match issuers.ask(&certificate, request, policy, self.now).await {
             Ok(Progress::Issued(issued)) => {
                 let patch = certificate.answer_with(&issued, &policy.issuer);

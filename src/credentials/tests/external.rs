@@ -2,7 +2,7 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
-use rcgen::CertificateSigningRequestParams;
+use rcgen::{CertificateParams, CertificateSigningRequestParams, DnType, KeyPair};
 use serde_json::{Value, json};
 
 use super::{
@@ -16,6 +16,7 @@ use crate::{
     credentials::{
         authority::Authority,
         pem::read_certificates,
+        request::CertificateRequest,
         roll::{IssuePolicy, Issuer, KeyWish, Roll, Standing},
     },
     kubernetes::ObjectKey,
@@ -39,12 +40,17 @@ fn two(issuer: Issuer) -> Roll {
 
 /// Signs what an object asks for, as it asks for it.
 fn sign(authority: &Authority, object: &Value) -> String {
+    sign_with(authority, object, |_| ())
+}
+
+fn sign_with(authority: &Authority, object: &Value, change: impl FnOnce(&mut CertificateParams)) -> String {
     let pem = STANDARD.decode(object["spec"]["request"].as_str().unwrap()).unwrap();
     let mut request = CertificateSigningRequestParams::from_pem(std::str::from_utf8(&pem).unwrap()).unwrap();
     let now = Timestamp::now();
     let day = 86_400;
     let moment = |seconds| time::OffsetDateTime::from_unix_timestamp(now.as_second() + seconds).unwrap();
     (request.params.not_before, request.params.not_after) = (moment(-60), moment(day));
+    change(&mut request.params);
     request.signed_by(authority.issuer()).unwrap().pem()
 }
 
@@ -87,7 +93,7 @@ async fn a_signer_of_the_cluster_signs_what_somebody_has_approved() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_denied_or_is_for_another_key_is_refused() {
+async fn what_was_denied_or_is_not_what_was_asked_for_is_refused() {
     let (authority, _) = Authority::generate("corp", Timestamp::now()).unwrap();
     let foreign = json!({"spec": {"request": STANDARD.encode(request(1).pem())}});
     for (case, status, expected) in [
@@ -106,6 +112,12 @@ async fn what_was_denied_or_is_for_another_key_is_refused() {
             json!({"certificate": STANDARD.encode(sign(&authority, &foreign))}),
             "the issuer's answer cannot be used: the certificate is for another key",
         ),
+        (
+            "another name",
+            json!({"certificate": "sign"}),
+            "the issuer's answer cannot be used: the certificate says more than it was asked to: its subject must be \
+             empty, or the common name the agent's instance_uid and nothing else",
+        ),
     ] {
         let server = ApiServer::new();
         server.put("secrets", &serde_json::to_value(holder(1).request(&request(1))).unwrap());
@@ -113,11 +125,39 @@ async fn what_was_denied_or_is_for_another_key_is_refused() {
         roll.members.retain(|_, member| member.agent == uid(1));
         let bench = Bench::start(&server, &roll);
         bench.until("it is asked for", |_| server.list(REQUESTS).len() == 1).await;
-        change(&server, REQUESTS, &server.list(REQUESTS)[0], &status);
+        let object = &server.list(REQUESTS)[0];
+        let name = |parameters: &mut CertificateParams| {
+            parameters.distinguished_name.push(DnType::OrganizationName, "system:masters");
+        };
+        let status = match status["certificate"].as_str() {
+            Some("sign") => json!({"certificate": STANDARD.encode(sign_with(&authority, object, name))}),
+            Some(_) | None => status,
+        };
+        change(&server, REQUESTS, object, &status);
         bench.until("it is refused", |bench| bench.certificates.of(&uid(1))[0].refused.is_some()).await;
         let why = bench.certificates.of(&uid(1))[0].refused.clone().unwrap().why;
         assert!(why.ends_with(expected), "{case}: {why}");
         assert_eq!(bench.given(&uid(1)), 0, "{case}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_else_is_asked_to_sign_a_foreign_name() {
+    for (issuer, resource) in [(Issuer::CertificateSigningRequest, REQUESTS), (cert_manager(), "certificaterequests")] {
+        let mut parameters = CertificateParams::default();
+        parameters.distinguished_name.push(DnType::OrganizationName, "system:masters");
+        let pem = parameters.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+        let foreign = CertificateRequest::check(pem.as_bytes(), uid(1), |_| false).unwrap();
+        let server = ApiServer::new();
+        server.put("secrets", &serde_json::to_value(holder(1).request(&foreign)).unwrap());
+        let mut roll = two(issuer);
+        roll.members.retain(|_, member| member.agent == uid(1));
+        let bench = Bench::start(&server, &roll);
+        let refused = |bench: &Bench| bench.certificates.of(&uid(1)).first().and_then(|it| it.refused.clone());
+        bench.until("it is refused", |bench| refused(bench).is_some()).await;
+        let why = refused(&bench).unwrap().why;
+        assert!(why.starts_with("the fleet's issuer takes names from the certificate request"), "{why}");
+        assert_eq!(server.list(resource), [json!(null); 0]);
     }
 }
 
