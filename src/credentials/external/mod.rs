@@ -6,7 +6,7 @@
 //! same, and not believed: such a certificate is known by being the very one that the Secret holds.
 
 mod asked;
-mod cert_manager;
+pub(super) mod cert_manager;
 mod cluster_signer;
 
 use std::time::Duration;

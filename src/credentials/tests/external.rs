@@ -1,9 +1,12 @@
 //! Issuers that are not ours, played by the test: they approve, sign, refuse, or are not there.
 
+use std::time::Duration;
+
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
 use rcgen::{CertificateParams, CertificateSigningRequestParams, DnType, KeyPair};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::{
     api_server::ApiServer,
@@ -190,12 +193,51 @@ async fn that_cert_manager_is_not_there_is_told_and_mended_by_itself() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn that_cert_manager_is_not_there_is_told_before_anybody_asks() {
+    let server = ApiServer::new();
+    server.know_no(&["certificaterequests"]);
+    let mut roll = two(cert_manager());
+    roll.members.clear();
+    let bench = Bench::start(&server, &roll);
+    let told = |bench: &Bench| bench.findings.borrow().fleets.get(&ObjectKey::new("telemetry", "edge")).cloned();
+    for (unknown, expected) in [(&["certificaterequests"][..], true), (&[], false), (&["certificaterequests"], true)] {
+        server.know_no(unknown);
+        let start = Instant::now();
+        bench.until("it is told", |bench| told(bench).is_some() == expected).await;
+        assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_approval_acts_within_seconds_however_long_it_took() {
+    let server = ApiServer::new();
+    server.put("secrets", &serde_json::to_value(holder(1).request(&request(1))).unwrap());
+    let bench = Bench::start(&server, &two(Issuer::CertificateSigningRequest));
+    bench.until("both are asked for", |_| server.list(REQUESTS).len() == 2).await;
+    tokio::time::sleep(Duration::from_secs(3_600)).await;
+    let (authority, _) = Authority::generate("corp", Timestamp::now()).unwrap();
+    for object in server.list(REQUESTS) {
+        let status = json!({"certificate": STANDARD.encode(sign(&authority, &object))});
+        change(&server, REQUESTS, &object, &status);
+    }
+    let start = Instant::now();
+    bench.until("both have theirs", |bench| bench.given(&uid(1)) == 1 && bench.given(&uid(2)) == 1).await;
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_cert_manager_says_is_told() {
     for (case, condition, expected) in [
         (
             "no issuer",
             json!({"type": "Ready", "status": "False", "reason": "Pending", "message": "Referenced issuer not found"}),
-            Ok("waits: Referenced issuer not found"),
+            Ok("cert-manager waits with CertificateRequests: Referenced issuer not found"),
+        ),
+        (
+            "at work",
+            json!({"type": "Ready", "status": "False", "reason": "Pending",
+                "message": "Waiting on certificate issuance from order telemetry/x"}),
+            Ok(""),
         ),
         (
             "failed",
@@ -215,8 +257,13 @@ async fn what_cert_manager_says_is_told() {
         change(&server, "certificaterequests", &server.list("certificaterequests")[0], &status);
         let refused = |bench: &Bench| bench.certificates.of(&uid(1))[0].refused.clone().map(|refused| refused.why);
         let waits = |bench: &Bench| bench.findings.borrow().fleets.values().next().cloned();
-        bench.until(case, |bench| refused(bench).is_some() || waits(bench).is_some()).await;
         match expected {
+            Ok("") => tokio::time::sleep(Duration::from_secs(30)).await,
+            Ok(_) => bench.until(case, |bench| waits(bench).is_some()).await,
+            Err(_) => bench.until(case, |bench| refused(bench).is_some()).await,
+        }
+        match expected {
+            Ok("") => assert_eq!((waits(&bench), refused(&bench)), (None, None), "{case}"),
             Ok(waiting) => assert!(waits(&bench).unwrap().ends_with(waiting), "{case}"),
             Err(why) => assert!(refused(&bench).unwrap().ends_with(why), "{case}"),
         }
