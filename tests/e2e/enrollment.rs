@@ -42,7 +42,7 @@ pub(super) fn apply_fleet(scenario: &Scenario, endpoint: &str, approval: &str, c
     ]);
 }
 
-fn enrollment_token(name: &str, token: &str, fleet: Option<&str>) -> Value {
+pub(super) fn enrollment_token(name: &str, token: &str, fleet: Option<&str>) -> Value {
     let labels = fleet.map_or_else(|| json!({}), |fleet| json!({"opamp.dev/fleet": fleet}));
     json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "labels": labels},

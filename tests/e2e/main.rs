@@ -5,6 +5,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod attacks;
 mod broken_configs;
 mod clients;
 mod crowds;
@@ -21,5 +22,6 @@ mod replicas;
 mod restarts;
 mod scale;
 mod secrets;
+mod service_accounts;
 mod templates;
 mod tls;

@@ -64,9 +64,24 @@ fn a_fleet_that_gives_out_no_certificates_refuses() {
     world.join(1, Standing::Admitted, KeyWish::Own);
     world.roll.fleets.clear();
     world.ask(1);
+    world.pass(4);
+    assert_eq!(world.planned(), [], "its revision may be known here later than to the replica that was asked");
+    world.pass(1);
     world.settle();
     let why = world.of(1)[0].refused.as_ref().unwrap().why.clone();
     assert_eq!(why, "the fleet edge gives out no certificates");
+}
+
+#[test]
+fn a_request_that_comes_before_the_revision_of_its_fleet_is_answered() {
+    let mut world = World::new();
+    world.join(1, Standing::Admitted, KeyWish::Own);
+    let fleets = std::mem::take(&mut world.roll.fleets);
+    world.ask(1);
+    world.settle();
+    world.roll.fleets = fleets;
+    world.settle();
+    assert!(world.of(1)[0].given.is_some(), "the agent does not ask again");
 }
 
 #[test]
