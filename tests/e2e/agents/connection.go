@@ -201,6 +201,28 @@ func (a *agent) requestCertificate() error {
 	})
 }
 
+// renewEvery is how often an agent repeats a request for which it has no new certificate yet.
+const renewEvery = 5 * time.Second
+
+// renewCertificate asks for a certificate for the agent's key again and again until it connects with another one.
+func (a *agent) renewCertificate() error {
+	former := a.look().serial
+	if err := a.requestCertificate(); err != nil {
+		return err
+	}
+	go func() {
+		for range time.Tick(renewEvery) {
+			if a.look().serial != former {
+				return
+			}
+			if err := a.requestCertificate(); err != nil {
+				a.reports.event(a, "problem", fields{"error": err.Error()}) // it may be changing its connection
+			}
+		}
+	}()
+	return nil
+}
+
 // offeredSettings takes connection settings: it switches to them as soon as the library has let go of the old ones.
 func (a *agent) offeredSettings(settings *protobufs.OpAMPConnectionSettings) error {
 	a.mutex.Lock()
@@ -246,6 +268,7 @@ func (a *agent) switchTo(next, former connection) {
 }
 
 func (a *agent) reconnect(to connection) error {
+	a.note((*seen).lose)
 	if err := a.stop(); err != nil {
 		a.reports.event(a, "problem", fields{"error": err.Error()})
 	}
