@@ -358,6 +358,7 @@ impl Bridge {
         };
         let reason = match decision {
             Decision::Held => "PendingApproval",
+            Decision::Granted if entry.is_enrolled_anew() => "CertificateEnded",
             Decision::Granted | Decision::Refused | Decision::Renamed | Decision::Ended => "",
         };
         audit::record(decision, who, entry.fleet_name(), reason);

@@ -15,18 +15,18 @@ use crate::harness::{
 };
 
 /// Two kills cost two starts, an agent backs off meanwhile, and other worlds use the machine as well.
-const AT_LAST: Duration = Duration::from_secs(150);
+pub(super) const AT_LAST: Duration = Duration::from_secs(150);
 /// Worlds at the same time. Each waits most of its time, for Leases to end.
-const WORLDS: usize = 4;
+pub(super) const WORLDS: usize = 4;
 
 /// One operator's beginnings, and one agent's: until the certificate of the agent is in use.
-struct World {
-    scenario: Scenario,
-    proxy: ApiProxy,
+pub(super) struct World {
+    pub(super) scenario: Scenario,
+    pub(super) proxy: ApiProxy,
 }
 
 impl World {
-    async fn in_scenario(scenario: Scenario) -> Self {
+    pub(super) async fn in_scenario(scenario: Scenario) -> Self {
         let proxy = scenario.api_proxy().await;
         Self { scenario, proxy }
     }

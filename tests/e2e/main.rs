@@ -5,8 +5,10 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod authority_kills;
 mod broken_configs;
 mod clients;
+mod credential_canaries;
 mod crowds;
 mod effective_configs;
 mod enrollment;
@@ -17,8 +19,12 @@ mod issuing_kills;
 mod memory;
 mod outage;
 mod remote_configs;
+mod renewals;
 mod replicas;
 mod restarts;
+mod returns;
+mod revocations;
+mod rotation;
 mod scale;
 mod secrets;
 mod templates;

@@ -159,8 +159,12 @@ pub struct AgentIdentity {
     pub certificate: String,
     /// Its private key, in PEM.
     pub key: String,
+    /// When its certificate ends, as RFC 3339 writes it.
+    pub not_after: String,
     /// What it was last refused with.
     pub error: String,
+    /// The headers that it connects with.
+    pub headers: BTreeMap<String, String>,
 }
 
 impl Agents {

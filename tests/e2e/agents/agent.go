@@ -269,7 +269,7 @@ func (a *agent) connected() {
 	a.note(func(s *seen) { s.connections++; s.longestGap, s.lostAt = s.gap(), time.Time{} })
 	a.reports.event(a, "connected", nil)
 	a.mutex.Lock()
-	asks := a.options.credentials.csr && a.connection.serial == "" && a.key == nil
+	asks := a.options.credentials.csr && a.connection.serial == "" // a request may be lost with its connection
 	a.mutex.Unlock()
 	if asks {
 		if err := a.requestCertificate(); err != nil {

@@ -295,8 +295,13 @@ func (a *agent) reconnect(to connection) error {
 func (a *agent) identity() fields {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
+	headers := map[string]string{}
+	for name := range a.connection.header {
+		headers[name] = a.connection.header.Get(name)
+	}
 	result := fields{
-		"uid": uidText(a.current), "serial": a.connection.serial, "error": a.seen.lastError, "key": string(a.key),
+		"headers": headers,
+		"uid":     uidText(a.current), "serial": a.connection.serial, "error": a.seen.lastError, "key": string(a.key),
 		"not_after": a.connection.notAfter.UTC().Format(time.RFC3339), "new_uid": a.seen.newUid,
 	}
 	if a.connection.tls != nil && len(a.connection.tls.Certificates) > 0 {
