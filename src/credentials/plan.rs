@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{kubernetes::ObjectKey, opamp::InstanceUid};
 
-/// A Secret may be seen before the Agent that it belongs to; and one that is of no use any more tells for a while how
+/// A Secret may be seen before the Agent that it belongs to, or what its fleet gives, is known; and one that is of no use any more tells for a while how
 /// often its agent asks.
 const SETTLING: Duration = Duration::from_secs(60);
 /// An Agent object may be gone for a moment, while it moves or somebody has deleted it by mistake.
@@ -244,6 +244,13 @@ impl<'a> Planner<'a> {
         if let Some(policy) = self.roll.policy(&certificate.key.namespace, &certificate.fleet) {
             self.pending += 1;
             self.issues.push(Step::Answer(Arc::clone(certificate), policy.clone()));
+            return;
+        }
+        // The replica that has let the request through may know more than this one yet.
+        let due = later(certificate.created_at, SETTLING);
+        if self.now < due {
+            self.pending += 1;
+            self.look_at_again(due);
         } else {
             let why = format!("the fleet {} gives out no certificates", certificate.fleet);
             self.others.push(Step::Refuse(Arc::clone(certificate), why));
