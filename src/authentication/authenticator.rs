@@ -34,8 +34,6 @@ use crate::{
         anchors::{ChainError, ClientCertificate},
         certificates::Certificates,
         key::KeyId,
-        serial::Serial,
-        stored::Held,
         trust::Trust,
     },
     kubernetes::Scope,
@@ -161,22 +159,14 @@ impl Authenticator {
                 let identity = &principal.identity;
                 believed.tokens.holds(*digest, identity, now) || believed.users.holds(*digest, identity, now)
             }
-            Proof::Certificate { issuer, serial } => {
-                is_current() && self.is_trusted(&principal.identity, KeyId(*issuer), serial)
-            }
+            Proof::Certificate { issuer, serial: _ } => is_current() && self.is_trusted(principal, KeyId(*issuer)),
             Proof::Reviewed => is_current(),
         }
     }
 
-    fn is_trusted(&self, identity: &Identity, issuer: KeyId, serial: &[u8]) -> bool {
-        match identity {
-            Identity::Certificate { uid, .. } => {
-                let Some(serial) = Serial::from_der(serial) else { return false };
-                let trust = self.trust.snapshot();
-                let is_it = |held: &Held| held.issuer == issuer && held.serial == serial;
-                let was_given = || self.certificates.of(uid).iter().any(|it| it.held().any(is_it));
-                (trust.trusts(&issuer) || was_given()) && !trust.is_revoked(&issuer, &serial)
-            }
+    fn is_trusted(&self, principal: &Principal, issuer: KeyId) -> bool {
+        match &principal.identity {
+            Identity::Certificate { .. } => self.certificates.still_counts(&self.trust.snapshot(), principal),
             Identity::ClientCa { namespace, fleet, .. } => {
                 self.believed.load().authorities.lists(namespace, fleet, issuer)
             }
@@ -294,6 +284,7 @@ impl Authenticator {
                 return Ok(self.of_client_ca(chain, now)?);
             }
             Some(Err(ChainError::Expired)) => Fault::Expired,
+            Some(Err(ChainError::Superseded)) => Fault::SupersededCertificate,
             Some(Err(ChainError::Revoked)) => Fault::RevokedCertificate,
             Some(Err(
                 ChainError::Usage | ChainError::NotYetValid | ChainError::NoName | ChainError::AnotherCluster,
@@ -418,6 +409,7 @@ impl Authenticator {
             | Fault::ReviewRefused
             | Fault::UntrustedCertificate
             | Fault::RevokedCertificate
+            | Fault::SupersededCertificate
             | Fault::NotAdmitted => {
                 Refusal::Unauthorized { challenge: challenge(&self.catalog.load()), message: NOT_ADMITTED }
             }

@@ -39,6 +39,9 @@ pub(super) enum Fault {
     /// The certificate was taken back.
     #[error("the certificate has been revoked")]
     RevokedCertificate,
+    /// The agent has used a later certificate.
+    #[error("the agent has used a later certificate")]
+    SupersededCertificate,
     /// The credential is good, and no fleet takes its holder.
     #[error("no fleet takes this identity")]
     NotAdmitted,
@@ -68,6 +71,7 @@ impl Fault {
             Self::ReviewRefused => "ReviewRefused",
             Self::UntrustedCertificate => "UntrustedCertificate",
             Self::RevokedCertificate => "RevokedCertificate",
+            Self::SupersededCertificate => "SupersededCertificate",
             Self::NotAdmitted => "NotAdmitted",
             Self::TooManyFailures { .. } => "TooManyFailures",
             Self::Unavailable => "Unavailable",
@@ -87,7 +91,8 @@ impl Fault {
             | Self::NotServiceAccount
             | Self::ReviewRefused
             | Self::UntrustedCertificate
-            | Self::RevokedCertificate => true,
+            | Self::RevokedCertificate
+            | Self::SupersededCertificate => true,
             Self::NoCredential | Self::NotAdmitted | Self::TooManyFailures { .. } | Self::Unavailable => false,
         }
     }

@@ -19,7 +19,7 @@ impl fmt::Debug for Authenticator {
 }
 
 impl ClientCertificates for Authenticator {
-    /// A certificate that has ended passes: its holder may show a token beside it, and enrol anew. Without one it is
+    /// A certificate that has ended or was replaced passes: its holder may show a token beside it, and enrol anew. Without one it is
     /// refused by the answer to its request.
     fn verify(
         &self,
@@ -30,7 +30,7 @@ impl ClientCertificates for Authenticator {
         let now = i64::try_from(now.as_secs()).ok().and_then(|now| Timestamp::from_second(now).ok());
         let now = now.ok_or(CertificateFault::Unacceptable)?;
         match self.own_certificate(end_entity, now) {
-            Ok(_) | Err(ChainError::Expired) => Ok(()),
+            Ok(_) | Err(ChainError::Expired | ChainError::Superseded) => Ok(()),
             Err(ChainError::Revoked) => Err(CertificateFault::Revoked),
             Err(ChainError::NotYetValid) => Err(CertificateFault::NotYetValid),
             Err(ChainError::Usage) => Err(CertificateFault::WrongPurpose),

@@ -111,7 +111,8 @@ impl Metrics {
             | Fault::NotServiceAccount
             | Fault::ReviewRefused
             | Fault::UntrustedCertificate
-            | Fault::RevokedCertificate => Outcome::Refused,
+            | Fault::RevokedCertificate
+            | Fault::SupersededCertificate => Outcome::Refused,
         };
         self.count(method, outcome);
     }

@@ -1,39 +1,12 @@
-//! The audit lines about who may take part: one for each decision, of a shape that does not change. Nothing in one was
-//! taken from what an agent says of itself, its uid aside.
+//! The audit lines about who may take part: one for each decision.
 
 use std::net::SocketAddr;
 
 use crate::{
+    authentication::audit::{self, Access, Outcome},
     opamp::{InstanceUid, identity::Identity},
     server::Connection,
 };
-
-/// How an access decision went.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Decision {
-    /// The agent takes part.
-    Granted,
-    /// It waits for a person's approval.
-    Held,
-    /// It does not.
-    Refused,
-    /// It has to use another uid.
-    Renamed,
-    /// It took part, and does not any more.
-    Ended,
-}
-
-impl Decision {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Granted => "granted",
-            Self::Held => "held",
-            Self::Refused => "refused",
-            Self::Renamed => "renamed",
-            Self::Ended => "ended",
-        }
-    }
-}
 
 /// Whom a decision is about.
 #[derive(Clone, Copy, Debug)]
@@ -58,20 +31,15 @@ pub(super) struct FleetName<'a> {
 }
 
 /// Writes a decision about an agent down, with one fixed word that says why.
-pub(super) fn record(decision: Decision, who: Who<'_>, fleet: FleetName<'_>, reason: &'static str) {
+pub(super) fn record(outcome: Outcome, who: Who<'_>, fleet: FleetName<'_>, reason: &'static str) {
     let FleetName { namespace, name } = fleet;
-    let Who { uid, identity, remote } = who;
-    tracing::info!(
-        target: "opamp_operator::audit",
-        outcome = decision.word(),
-        method = identity.method(),
-        %identity,
-        namespace,
-        fleet = name,
-        %uid,
-        %remote,
+    audit::record(&Access {
+        outcome,
+        method: who.identity.method(),
+        identity: Some(who.identity.clone()),
+        fleet: (!name.is_empty()).then(|| (namespace.into(), name.into())),
+        uid: Some(who.uid),
+        remote: who.remote,
         reason,
-        count = 1,
-        "access"
-    );
+    });
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     Bridge,
     admission::{Applicant, Conflict, Credential, KeptOut, Known, Verdict, decide, kept_out},
-    audit::{self, Decision, FleetName, Who},
+    audit::{self, FleetName, Who},
     connections::Carried,
     entry::{Entry, Waiting},
     lock,
@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     agents::summary::{Acceptance, AgentSummary},
+    authentication::audit::Outcome,
     catalog::{Catalog, Claimant},
     opamp::{
         InstanceUid,
@@ -140,7 +141,7 @@ impl Bridge {
 
     fn turn_out(&self, connection: &Arc<Connection>, uid: InstanceUid) -> Exchange {
         let why = Expulsion::CredentialGone;
-        audit::record(Decision::Ended, Who::behind(connection, uid), FleetName::default(), why.word());
+        audit::record(Outcome::Ended, Who::behind(connection, uid), FleetName::default(), why.word());
         self.metrics.turned_away.inc();
         match connection.transport {
             Transport::WebSocket => Exchange { then: Then::Close(CloseReason::Revoked), ..Exchange::default() },
@@ -154,7 +155,7 @@ impl Bridge {
     fn turn_down(&self, connection: &Connection, uid: InstanceUid, why: Expulsion, now: Now) -> Exchange {
         self.metrics.turned_away.inc();
         if lock(&self.quiet).breaks(uid, now.instant) {
-            audit::record(Decision::Refused, Who::behind(connection, uid), FleetName::default(), why.word());
+            audit::record(Outcome::Refused, Who::behind(connection, uid), FleetName::default(), why.word());
         }
         let retry_after = KEPT_OUT + rand::random_range(Duration::ZERO..SPREAD);
         // Whoever is answered so has reported: the connection stays.
@@ -192,7 +193,7 @@ impl Bridge {
         };
         if is_news {
             self.metrics.renamed.inc();
-            audit::record(Decision::Renamed, Who::behind(connection, uid), FleetName::default(), conflict.word());
+            audit::record(Outcome::Renamed, Who::behind(connection, uid), FleetName::default(), conflict.word());
         }
         Exchange { send: vec![session::rename(uid, new_uid)], speaker: Some(uid), ..Exchange::default() }
     }
@@ -215,7 +216,7 @@ impl Bridge {
         let Some(channel) = entry.session.liveness().channel() else { return };
         let uid = entry.session.uid();
         if let Some(who) = entry.who() {
-            audit::record(Decision::Ended, who, entry.fleet_name(), why.word());
+            audit::record(Outcome::Ended, who, entry.fleet_name(), why.word());
         }
         self.metrics.expelled.inc();
         let effects = entry.session.dismiss(now);
@@ -239,7 +240,7 @@ impl Bridge {
         let now = super::now();
         let Verdict::Renamed(conflict) = self.weigh_against(&[read], &principal, uid, None, now) else { return false };
         if let Some(who) = entry.who() {
-            audit::record(Decision::Renamed, who, entry.fleet_name(), conflict.word());
+            audit::record(Outcome::Renamed, who, entry.fleet_name(), conflict.word());
         }
         let effects = entry.session.give_new_uid(now);
         entry.claim.give_up(now.instant);
@@ -351,17 +352,17 @@ impl Bridge {
     /// Writes down that a session has begun.
     pub(super) fn note_begin(entry: &Entry) {
         let Some(who) = entry.who() else { return };
-        let decision = match entry.waiting() {
+        let outcome = match entry.waiting() {
             Waiting::InVain => return,
-            Waiting::No | Waiting::Since(_) if entry.acceptance() == Acceptance::Pending => Decision::Held,
-            Waiting::No | Waiting::Since(_) => Decision::Granted,
+            Waiting::No | Waiting::Since(_) if entry.acceptance() == Acceptance::Pending => Outcome::Held,
+            Waiting::No | Waiting::Since(_) => Outcome::Granted,
         };
-        let reason = match decision {
-            Decision::Held => "PendingApproval",
-            Decision::Granted if entry.is_enrolled_anew() => "CertificateEnded",
-            Decision::Granted | Decision::Refused | Decision::Renamed | Decision::Ended => "",
+        let reason = match outcome {
+            Outcome::Held => "PendingApproval",
+            Outcome::Granted if entry.is_enrolled_anew() => "CertificateEnded",
+            Outcome::Granted | Outcome::Refused | Outcome::Renamed | Outcome::Ended => "",
         };
-        audit::record(decision, who, entry.fleet_name(), reason);
+        audit::record(outcome, who, entry.fleet_name(), reason);
     }
 }
 

@@ -16,6 +16,8 @@ pub struct Metrics {
     pub(super) renamed: Counter,
     pub(super) suspicions: Counter,
     pub(super) pushes: Counter,
+    pub(super) requests: Counter,
+    pub(super) requests_refused: Counter,
 }
 
 impl Metrics {
@@ -50,6 +52,16 @@ impl Metrics {
             metrics.suspicions.clone(),
         );
         registry.register("pushes", "Messages that agents were sent without having asked", metrics.pushes.clone());
+        registry.register(
+            "certificate_requests",
+            "Certificate requests of agents that were found good",
+            metrics.requests.clone(),
+        );
+        registry.register(
+            "certificate_requests_refused",
+            "Certificate requests of agents that were refused, at once or later",
+            metrics.requests_refused.clone(),
+        );
         metrics
     }
 }

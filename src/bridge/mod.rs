@@ -8,8 +8,8 @@
 //! * the store of effective configurations, when a text is kept or wanted again ([`crate::effective_configs::Reporters`]);
 //! * its own [`Bridge::run`], which follows the catalog, the index of Agents, and deadlines.
 //!
-//! The order of locks: a session's, then those of connections, timers, renamings, the room for pending agents, the writer's
-//! queue, the index of Agents, or the shard of the map that it stands in, each for a look-up only. Never a second session's.
+//! The order of locks: a session's, then those of connections, timers, renamings, the room for pending agents, requests that
+//! wait, shared offers, the writer's queue, the index of Agents, that of certificates, or the shard of the map that it stands in, each for a look-up only. Never a second session's.
 
 mod admission;
 mod agents;
@@ -50,8 +50,15 @@ pub use metrics::Metrics;
 pub use settings::{Application, RequestDesk};
 
 use self::{
-    connections::Connections, entry::Entry, pending::PendingRoom, quiet::Quiet, renamings::Renamings,
-    sessions::Sessions, settings::Applications, timers::Timers, wish::Demand,
+    connections::Connections,
+    entry::Entry,
+    pending::PendingRoom,
+    quiet::Quiet,
+    renamings::Renamings,
+    sessions::Sessions,
+    settings::{Applications, SharedOffers},
+    timers::Timers,
+    wish::Demand,
 };
 use crate::{
     agents::index::AgentIndex,
@@ -124,6 +131,7 @@ pub struct Bridge {
     trust: Trust,
     requests: Arc<dyn RequestDesk>,
     applications: Applications,
+    shared_offers: SharedOffers,
     /// A place for each request that has to wait for a person's approval.
     kept_requests: Arc<Semaphore>,
     pending: Mutex<PendingRoom>,
@@ -146,6 +154,7 @@ impl Bridge {
             trust,
             requests,
             applications: Applications::default(),
+            shared_offers: SharedOffers::default(),
             kept_requests: Arc::new(Semaphore::new(MAX_KEPT_REQUESTS)),
             settings,
             catalog,

@@ -37,7 +37,6 @@ impl AgentViews for Bridge {
             connection_settings_reported: former.connection_settings.map(|report| report.hash),
             connection_settings_offered: settings_taken(status),
             failed_connection_settings: former.failed_connection_settings.map(|failed| *failed),
-            ..Remembered::default()
         };
         let owner = &self.settings.owner;
         self.sessions.with(*uid, |entry| {

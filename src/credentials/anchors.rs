@@ -44,6 +44,9 @@ pub enum ChainError {
     /// It was issued in another cluster.
     #[error("the certificate is of another cluster")]
     AnotherCluster,
+    /// The agent has connected with a later one.
+    #[error("the agent has used a later certificate")]
+    Superseded,
     /// It was taken back.
     #[error("the certificate has been revoked")]
     Revoked,

@@ -162,6 +162,7 @@ impl Certificates {
         now: Timestamp,
     ) -> Result<ClientCertificate, ChainError> {
         let refusal = match trust.identify(certificate, now) {
+            Ok(found) if self.is_superseded(&found) => return Err(ChainError::Superseded),
             Ok(found) => return Ok(found),
             Err(refusal) => refusal,
         };
@@ -202,6 +203,21 @@ impl Certificates {
             it.given.as_ref().is_some_and(|given| given.signer == Signer::Other) && it.held().any(is_it)
         };
         !trust.is_revoked(&issuer, &serial) && (trust.trusts(&issuer) || self.of(&agent).iter().any(is_others))
+    }
+
+    /// Whether the agent has connected with a later certificate: then the Secrets hold this one no more, and one that lasts
+    /// longer (CON-10). One that a replica has not heard of yet lasts longer than those that it knows.
+    fn is_superseded(&self, found: &ClientCertificate) -> bool {
+        let Some(agent) = found.identity.issued_to() else { return false };
+        let known = self.of(&agent);
+        let mut lasts_longest = true;
+        for held in known.iter().flat_map(|it| it.held()) {
+            if held.issuer == found.issuer && held.serial == found.serial {
+                return false;
+            }
+            lasts_longest &= held.not_after <= found.not_after;
+        }
+        !lasts_longest
     }
 
     /// The Secret that this very certificate is in, and what identifies it.

@@ -51,7 +51,7 @@ pub enum Identity {
         namespace: String,
         /// The fleet.
         fleet: String,
-        /// SHA-256 of the certificate's SubjectPublicKeyInfo: a renewed certificate with the same key is the same holder.
+        /// SHA-256 of the certificate's `SubjectPublicKeyInfo`: a renewed certificate with the same key is the same holder.
         key: [u8; 32],
     },
 }
@@ -182,7 +182,7 @@ pub enum Proof {
     },
     /// A certificate.
     Certificate {
-        /// SHA-256 of the SubjectPublicKeyInfo of the CA that signed it.
+        /// SHA-256 of the `SubjectPublicKeyInfo` of the CA that signed it.
         issuer: [u8; 32],
         /// Its serial number, as in the certificate, without leading zeros.
         serial: Box<[u8]>,

@@ -161,6 +161,7 @@ mod tests {
         *,
     };
     use crate::opamp::record::{FailedConfig, Health, RemoteConfigReport, UnhealthyComponent};
+    use crate::status::view::IssuedCertificate;
 
     fn report(hash: &[u8], state: RemoteConfigState, error: &str) -> RemoteConfigReport {
         RemoteConfigReport { hash: hash.into(), state, error: error.into(), since: Timestamp::UNIX_EPOCH }
@@ -212,6 +213,28 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn a_certificate_is_told_of_where_one_is_asked_for() {
+        let (end, not_after) = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
+        let valid = IssuedCertificate { serial: "0a".into(), not_after, secret: "opamp-cert-1".into() };
+        let told = |issued: IssuedView, acceptance| {
+            let found = findings(&AgentView { acceptance, issued, ..view() }, &view().record);
+            let found = found.iter().find(|finding| finding.condition.as_str() == "CertificateIssued");
+            found.map(|finding| (finding.reason, finding.message.clone()))
+        };
+        for (issued, reason, message) in [
+            (IssuedView::Valid(valid), "CertificateValid", ""),
+            (IssuedView::Pending, "CertificatePending", "the certificate is being made"),
+            (IssuedView::Refused("too weak".into()), "CertificateRefused", "too weak"),
+            (IssuedView::Expired(end), "CertificateExpired", "the certificate has ended at 1970-01-01T00:00:00Z"),
+        ] {
+            assert_eq!(told(issued, Acceptance::Admitted), Some((reason, message.into())));
+        }
+        assert_eq!(told(IssuedView::NotIssued, Acceptance::Admitted), None);
+        let waits = "no certificate is made before the agent is approved";
+        assert_eq!(told(IssuedView::Pending, Acceptance::Pending), Some(("CertificatePending", waits.into())));
     }
 
     #[test]

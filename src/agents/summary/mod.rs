@@ -22,7 +22,7 @@ use crate::{
 /// How much of a failure's message is kept, in bytes: enough for the samples in the status of a fleet.
 const FAILURE_LIMIT: usize = 256;
 
-/// One Agent object, compact: about a kilobyte with its certificate.
+/// One Agent object, compact: little more than a kilobyte with its certificate and connection settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AgentSummary {
     /// The agent, by whose uid the object is named.
@@ -300,14 +300,14 @@ impl ObservedConnection {
 }
 
 impl ObservedConnectionSettings {
-    fn summarise(&self) -> Box<ConnectionSettingsSummary> {
+    fn summarise(&self) -> ConnectionSettingsSummary {
         let hash =
             |digits: &str| Some(ConnectionSettingsHash::from_digest((*written::bytes(digits)?).try_into().ok()?));
-        Box::new(ConnectionSettingsSummary {
+        ConnectionSettingsSummary {
             offered: self.offered.as_deref().and_then(hash),
             last_reported: self.last_reported.as_deref().and_then(written::bytes),
             failed: self.failed.as_ref().and_then(|failed| written::bytes(&failed.hash)),
-        })
+        }
     }
 }
 
@@ -393,7 +393,7 @@ pub(super) fn summarise(agent: ObservedAgent, interner: &mut Interner) -> Option
         certificate: status.certificate.map(|certificate| Box::new(certificate.summarise())),
         acceptance: acceptance(&status.conditions),
         connection: status.connection.map(|connection| connection.summarise(interner)),
-        connection_settings: status.connection_settings.as_ref().map(ObservedConnectionSettings::summarise),
+        connection_settings: status.connection_settings.as_ref().map(|settings| Box::new(settings.summarise())),
         accepts_connection_settings: status.capabilities.iter().any(|name| name == "AcceptsOpAMPConnectionSettings"),
         accepted_since: find(&status.conditions, ConditionType::Accepted).map(|found| found.last_transition_time.0),
         is_held_for_revocation: metadata.finalizers.iter().flatten().any(|finalizer| finalizer == REVOCATION_FINALIZER),

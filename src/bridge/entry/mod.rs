@@ -119,7 +119,7 @@ impl Entry {
             claim: Claim::default(),
             keeping: Keeping::default(),
             assigned: Assigned::default(),
-            terms: Terms::default(),
+            terms: Terms::remembering(object.as_deref().map_or(CertificateRequests::NotServed, served_before)),
             peer: None,
             object,
             approved_in: approved_in(objects),
@@ -344,6 +344,15 @@ fn author_of(object: &AgentSummary, owner: &Owner) -> Author {
         *connection.replica == *owner.replica && *connection.incarnation == *owner.incarnation
     });
     if is_ours { Author::ThisReplica } else { Author::Another }
+}
+
+/// Whether the agent was told that it may ask for certificates, as far as its object shows: it is not told the contrary
+/// in the moments until its fleet is known again.
+fn served_before(object: &AgentSummary) -> CertificateRequests {
+    match object.certificate {
+        Some(_) => CertificateRequests::Served,
+        None => CertificateRequests::NotServed,
+    }
 }
 
 /// What became of the agent's connection settings, as its object says: without it every agent that is silent about them

@@ -135,3 +135,68 @@ impl Applications {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair};
+
+    use super::*;
+
+    fn application(agent: InstanceUid, failures: u32) -> Application {
+        let pair = KeyPair::generate().expect("a key");
+        let pem = CertificateParams::default().serialize_request(&pair).expect("a request").pem().expect("PEM");
+        Application {
+            holder: Holder { agent, namespace: "telemetry".into(), fleet: "edge".into() },
+            request: CertificateRequest::check(pem.as_bytes(), agent, |_| false).expect("good"),
+            validity: Validity::default(),
+            failures,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_latest_request_of_an_agent_counts_and_a_failed_one_never_takes_its_place() {
+        let (applications, agent) = (Applications::default(), InstanceUid::generate());
+        let (first, latest, failed) = (application(agent, 0), application(agent, 0), application(agent, 1));
+        for application in [&first, &latest, &failed] {
+            assert_eq!(applications.submit(application.clone(), now().instant), Place::Found);
+        }
+        assert_eq!(applications.next().await.request, latest.request);
+        let waiting = lock(&applications.waiting);
+        assert_eq!((waiting.of_agents.len(), waiting.bytes), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_failure_doubles_the_wait_up_to_a_minute() {
+        for (failures, seconds) in [(0, 0), (1, 1), (2, 2), (3, 4), (7, 60), (40, 60), (u32::MAX, 60)] {
+            let (applications, before) = (Applications::default(), now().instant);
+            let _ = applications.submit(application(InstanceUid::generate(), failures), before);
+            applications.next().await;
+            // The runtime's clock moves in milliseconds.
+            assert_eq!((now().instant - before).as_secs(), seconds, "{failures} failures");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_comes_later_and_is_due_sooner_goes_first() {
+        let applications = std::sync::Arc::new(Applications::default());
+        let (slow, quick) = (application(InstanceUid::generate(), 9), application(InstanceUid::generate(), 0));
+        let _ = applications.submit(slow, now().instant);
+        let next = tokio::spawn({
+            let applications = std::sync::Arc::clone(&applications);
+            async move { applications.next().await.holder.agent }
+        });
+        tokio::task::yield_now().await;
+        let _ = applications.submit(quick.clone(), now().instant);
+        assert_eq!(next.await.expect("an agent"), quick.holder.agent);
+    }
+
+    #[test]
+    fn there_is_room_for_so_many_bytes() {
+        let applications = Applications::default();
+        let application = application(InstanceUid::generate(), 0);
+        lock(&applications.waiting).bytes = ROOM - application.request.pem().len() + 1;
+        assert_eq!(applications.submit(application.clone(), now().instant), Place::NoRoom);
+        lock(&applications.waiting).bytes -= 1;
+        assert_eq!(applications.submit(application, now().instant), Place::Found);
+    }
+}

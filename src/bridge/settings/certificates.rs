@@ -19,17 +19,26 @@ use crate::{
         requests::{AskError, Asked},
         stored::Holder,
     },
-    opamp::{
-        InstanceUid,
-        now::Now,
-        offer::CertificateRequests,
-        session::{Effects, Receipt},
-    },
+    opamp::{InstanceUid, now::Now, offer::CertificateRequests, session::Receipt},
 };
 
 /// Requests that the API server is asked about at a time.
 const AT_A_TIME: usize = 16;
 const NO_ROOM: &str = "too many certificate requests wait; ask again later";
+
+/// What is found of a request.
+enum Finding {
+    /// Nobody knows whether it is served, and the agent was not told so: it is acknowledged and ignored (AMB-32).
+    Unknown,
+    /// It is refused, because of this.
+    Bad(String),
+    /// It is good, and nobody can decide on it yet.
+    Early,
+    /// The agent was offered what it asks for.
+    Answered,
+    /// It is to be handed on.
+    Good(CertificateRequest),
+}
 
 impl Bridge {
     /// Looks at what the agent asks for, before it is answered. What comes back is to be handed on once it is.
@@ -40,35 +49,50 @@ impl Bridge {
         now: Now,
     ) -> Option<CertificateRequest> {
         let request = receipt.certificate_request()?.clone();
-        let (wanted, acceptance) = (entry.wanted(), entry.acceptance());
-        if matches!(wanted, Wanted::Unsettled) && !entry.is_member() {
-            // Nobody knows whether requests are served, and the agent was not told so: it is acknowledged (AMB-32).
-            return None;
-        }
-        let serves = entry.terms().requests() == CertificateRequests::Served;
-        if !serves && !matches!(wanted, Wanted::Unsettled) {
-            receipt.refuse_certificate(&Self::not_served(entry));
-            return None;
-        }
-        let checked = match self.check(entry.session.uid(), &request) {
-            Ok(checked) => checked,
-            Err(fault) => {
-                receipt.refuse_certificate(&fault.to_string());
-                return None;
+        match self.examine(entry, &request, now) {
+            Finding::Unknown => None,
+            Finding::Bad(why) => {
+                self.metrics.requests_refused.inc();
+                receipt.refuse_certificate(&why);
+                None
             }
-        };
-        match wanted {
-            Wanted::Settings { fleet, .. } if acceptance == Acceptance::Admitted => {
-                if self.is_offered(entry, fleet, &checked, now) {
-                    receipt.grant_certificate();
-                    return None;
-                }
-                Some(checked)
-            }
-            Wanted::Settings { .. } | Wanted::Unsettled | Wanted::Nothing => {
+            Finding::Early => {
+                self.metrics.requests.inc();
                 self.keep(entry, request);
                 None
             }
+            Finding::Answered => {
+                self.metrics.requests.inc();
+                receipt.grant_certificate();
+                None
+            }
+            Finding::Good(checked) => {
+                self.metrics.requests.inc();
+                Some(checked)
+            }
+        }
+    }
+
+    fn examine(&self, entry: &Entry, request: &Bytes, now: Now) -> Finding {
+        let wanted = entry.wanted();
+        match wanted {
+            Wanted::Unsettled if !entry.is_member() => return Finding::Unknown,
+            Wanted::Unsettled => {}
+            Wanted::Nothing | Wanted::Settings { .. } => {
+                if entry.terms().requests() == CertificateRequests::NotServed {
+                    return Finding::Bad(Self::not_served(entry));
+                }
+            }
+        }
+        let checked = match self.check(entry.session.uid(), request) {
+            Ok(checked) => checked,
+            Err(fault) => return Finding::Bad(fault.to_string()),
+        };
+        match wanted {
+            Wanted::Settings { fleet, .. } if entry.acceptance() == Acceptance::Admitted => {
+                if self.is_offered(entry, fleet, &checked, now) { Finding::Answered } else { Finding::Good(checked) }
+            }
+            Wanted::Settings { .. } | Wanted::Unsettled | Wanted::Nothing => Finding::Early,
         }
     }
 
@@ -126,7 +150,8 @@ impl Bridge {
     }
 
     fn refuse_request(&self, entry: &mut Entry, why: &str, now: Now) {
-        let effects: Effects = entry.session.refuse_certificate(why);
+        self.metrics.requests_refused.inc();
+        let effects = entry.session.refuse_certificate(why);
         // Without an asking connection everything is delivered to where it belongs.
         let _ = self.carry_out(entry, effects, None, now);
     }
@@ -192,7 +217,10 @@ impl Bridge {
     fn try_again(&self, application: Application, error: &AskError) {
         let uid = application.holder.agent;
         let is_there = self.sessions.with(uid, |entry| entry.session.liveness().channel().is_some());
-        tracing::warn!(%uid, %error, "the certificate request of an agent was not stored");
+        // The same is to be said of thousands at once, and again and again: once of each is enough.
+        if application.failures == 0 {
+            tracing::warn!(%uid, %error, "the certificate request of an agent was not stored, it is tried again");
+        }
         if is_there == Some(true) {
             let failures = application.failures.saturating_add(1);
             let _ = self.applications.submit(Application { failures, ..application }, now().instant);

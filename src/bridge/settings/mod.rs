@@ -12,7 +12,7 @@ mod terms;
 
 pub(super) use applications::Applications;
 pub use applications::{Application, RequestDesk};
-pub(super) use terms::{Issuance, KeptRequest, Party, Ripe, Terms, Wanted};
+pub(super) use terms::{Issuance, KeptRequest, Party, Ripe, SharedOffers, Terms, Wanted};
 
 use super::{Bridge, entry::Entry};
 use crate::{opamp::now::Now, status::queue::Urgency};
@@ -27,6 +27,6 @@ impl Bridge {
     }
 
     fn issuance(&self) -> Issuance<'_> {
-        Issuance { certificates: &self.certificates, trust: &self.trust }
+        Issuance { certificates: &self.certificates, trust: &self.trust, offers: &self.shared_offers }
     }
 }

@@ -2,14 +2,18 @@
 //! certificate, and what it has asked for.
 
 use std::{
-    sync::Arc,
+    collections::HashMap,
+    sync::{Arc, Mutex, Weak},
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::offer::{Joined, join};
+use super::{
+    super::lock,
+    offer::{Joined, join},
+};
 use crate::{
     agents::summary::Acceptance,
     catalog::{Connection, FleetEntry, settings::FrozenCertificate},
@@ -59,11 +63,29 @@ impl Wanted<'_> {
     }
 }
 
-/// What was issued, and whose certificates count.
+/// What was issued, whose certificates count, and what others are offered.
 #[derive(Clone, Copy)]
 pub(in crate::bridge) struct Issuance<'a> {
     pub(in crate::bridge) certificates: &'a Certificates,
     pub(in crate::bridge) trust: &'a Trust,
+    pub(in crate::bridge) offers: &'a SharedOffers,
+}
+
+/// Offers that many agents have in common, kept once: all that have no certificate of their own get the same.
+#[derive(Default)]
+pub(in crate::bridge) struct SharedOffers(Mutex<HashMap<ConnectionSettingsHash, Weak<ConnectionSettingsOffer>>>);
+
+impl SharedOffers {
+    fn share(&self, offer: Arc<ConnectionSettingsOffer>) -> Arc<ConnectionSettingsOffer> {
+        let mut known = lock(&self.0);
+        if let Some(shared) = known.get(&offer.hash).and_then(Weak::upgrade) {
+            return shared;
+        }
+        // A new one is rare: whatever nobody is offered any more goes then.
+        known.retain(|_, shared| shared.strong_count() > 0);
+        known.insert(offer.hash, Arc::downgrade(&offer));
+        offer
+    }
 }
 
 /// The agent, as far as it decides what it is offered.
@@ -148,6 +170,14 @@ impl Default for Known {
 }
 
 impl Terms {
+    /// The terms of an agent of which an earlier process has told these requests.
+    pub(in crate::bridge) fn remembering(requests: CertificateRequests) -> Self {
+        Self(match requests {
+            CertificateRequests::NotServed => None,
+            CertificateRequests::Served => Some(Box::new(Known { requests, ..Known::default() })),
+        })
+    }
+
     /// Takes over what the fleet says now. Without a change of that, of the agent or of its certificates this costs a few
     /// comparisons. Says whether anything is to be shown anew.
     pub(in crate::bridge) fn look(
@@ -245,7 +275,7 @@ impl Terms {
         self.0.get_or_insert_default().kept = Some(kept);
     }
 
-    /// Whether a request is kept already, which gives up its place for a newer one.
+    /// What was kept gives up its place: a newer request has come.
     pub(in crate::bridge) fn drop_kept(&mut self) {
         if let Some(known) = &mut self.0 {
             known.kept = None;
@@ -314,12 +344,9 @@ impl Known {
         self.joined = match party.acceptance {
             Acceptance::Admitted => {
                 let issued = found.as_ref().map(|(certificate, given)| (&**certificate, &**given));
-                match (join(connection, issued, party.recipient), &self.joined) {
-                    // The same bytes are kept once.
-                    (Joined::Offered(new), Joined::Offered(former)) if new.hash == former.hash => {
-                        Joined::Offered(Arc::clone(former))
-                    }
-                    (joined, _) => joined,
+                match join(connection, issued, party.recipient) {
+                    Joined::Offered(offer) if !is_issued => Joined::Offered(issuance.offers.share(offer)),
+                    joined @ (Joined::Nothing | Joined::Offered(_) | Joined::Withheld(_)) => joined,
                 }
             }
             Acceptance::Pending | Acceptance::Denied | Acceptance::Revoked => Joined::Nothing,

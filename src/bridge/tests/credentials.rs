@@ -1,4 +1,4 @@
-//! Credentials of tests.
+//! Agents with credentials, and what is asked of them.
 
 use std::{
     future,
@@ -7,18 +7,72 @@ use std::{
 
 use futures::{FutureExt as _, future::BoxFuture};
 use http::HeaderMap;
-use jiff::Timestamp;
+use jiff::{Timestamp, ToSpan as _};
+use serde_json::json;
 use tokio::sync::watch;
 
+use super::bench::{Replica, fleet, namespace_of};
 use crate::{
+    api::enrollment::{Approval, EnrollmentMethod},
     bridge::Credentials,
+    catalog::FleetEntry,
     opamp::{
         InstanceUid,
         identity::{Audience, Digest, Identity, Principal, Proof},
+        messages::{RetryInfo, ServerToAgent, server_error_response::Details},
         now::Now,
     },
     server::{Peer, Refusal},
 };
+
+pub(super) const TOKEN: &str = "token:telemetry/edge";
+
+/// `edge` of `telemetry`, which takes agents with a credential.
+pub(super) fn edge() -> FleetEntry {
+    let mut fleet = fleet("telemetry", "edge").giving("first");
+    fleet.enrollment.methods = Some(vec![
+        EnrollmentMethod::ClientCertificate,
+        EnrollmentMethod::EnrollmentToken,
+        EnrollmentMethod::ServiceAccount,
+    ]);
+    fleet
+}
+
+/// The same where a person has to approve.
+pub(super) fn manual() -> FleetEntry {
+    let mut fleet = edge();
+    fleet.enrollment.approval = Approval::Manual;
+    fleet
+}
+
+pub(super) fn token() -> Principal {
+    principal(TOKEN)
+}
+
+/// How long an agent is asked to stay away, in seconds, if it is.
+pub(super) fn unavailable(reply: &ServerToAgent) -> Option<u64> {
+    let error = reply.error_response.as_ref()?;
+    assert_eq!(error.r#type, 2, "UNAVAILABLE");
+    let Some(Details::RetryInfo(RetryInfo { retry_after_nanoseconds })) = error.details else {
+        panic!("{error:?}");
+    };
+    Some(retry_after_nanoseconds / 1_000_000_000)
+}
+
+pub(super) fn decide(replica: &Replica, uid: InstanceUid, access: &str) {
+    let namespace = namespace_of(&replica.server, uid);
+    replica.server.modify(&namespace, &uid.to_string(), &json!({"spec": {"access": access}}));
+    replica.show();
+}
+
+/// A year from now, on the clock that the bridge reads.
+pub(super) fn next_year() -> Timestamp {
+    Timestamp::now() + 8_760.hours()
+}
+
+pub(super) fn identity_of(replica: &Replica, uid: InstanceUid) -> String {
+    replica.status(uid).connection.expect("a connection").identity
+}
 
 /// The credentials of a test: all count but those that were taken away.
 #[derive(Default)]

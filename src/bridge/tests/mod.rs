@@ -1,6 +1,7 @@
 //! Replicas in process: scripted agents on one side, an API server in memory on the other, and a clock that tests move.
 
-mod admission;
+mod access;
+mod approval;
 mod bench;
 mod claims;
 mod convergence;
@@ -8,6 +9,7 @@ mod credentials;
 mod crowds;
 mod duplicates;
 mod gateways;
+mod identities;
 mod moves;
 mod offers;
 mod office;

@@ -1,6 +1,12 @@
 //! Where requests for certificates go in tests, and who answers them.
 
-use std::{sync::Mutex, time::Duration};
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use futures::{FutureExt as _, future::BoxFuture};
 use jiff::{Timestamp, ToSpan as _};
@@ -158,7 +164,9 @@ pub(super) fn holder(agent: InstanceUid) -> Holder {
 
 impl Replica {
     /// The watch shows a Secret, whoever wrote it.
-    pub(super) fn show_secret(&self, secret: Secret) {
+    pub(super) fn show_secret(&self, mut secret: Secret) {
+        static VERSIONS: AtomicU64 = AtomicU64::new(1);
+        secret.metadata.resource_version = Some(VERSIONS.fetch_add(1, Ordering::Relaxed).to_string());
         self.certificates.take(&None, Event::Apply(secret));
     }
 }

@@ -107,8 +107,10 @@ async fn an_agent_gets_its_certificate_uses_it_and_that_is_shown() {
 async fn a_bad_request_is_refused_at_once_and_leaves_nothing_behind() {
     // CSR-03, CSR-07, CSR-09
     let replica = Replica::alone(vec![issuing()]);
-    let (socket, mut agent, mut other) = (by_token(&replica), able(), able());
-    by_token(&replica).say(&other.report());
+    let (socket, mut agent, other, mut poller) = (by_token(&replica), able(), able(), able());
+    by_token(&replica).say(&other.clone().report());
+    let by_poll = principal("token:telemetry/edge");
+    replica.poll_by(&by_poll, &poller.report());
     socket.say(&agent.report());
     replica.settled().await;
     for (case, request) in [
@@ -118,8 +120,8 @@ async fn a_bad_request_is_refused_at_once_and_leaves_nothing_behind() {
     ] {
         let refusal = refusal(&socket.say(&asking(agent.heartbeat(), request.clone()))).expect(case);
         assert!(refusal.starts_with("the certificate request (CSR) is refused: "), "{case}: {refusal}");
-        let polled = replica.poll_by(&principal("token:telemetry/edge"), &asking(other.heartbeat(), "x"));
-        assert!(polled.error_response.is_some(), "{case}");
+        let over_http = replica.poll_by(&by_poll, &asking(poller.heartbeat(), "x"));
+        assert!(over_http.error_response.is_some(), "{case}");
     }
     pass(MOMENT).await;
     assert_eq!((replica.requests.taken(), replica.certificates.all().len()), (0, 0));
@@ -181,6 +183,7 @@ async fn whichever_replica_the_agent_comes_to_offers_what_was_asked_for_elsewher
     first.settled().await;
     let second = Replica::with(first.server.clone(), ("opamp-operator-1", "first"), vec![issuing()]);
     leader.trusted_by(&second);
+    pass(MOMENT).await;
     second.show_secret(asked.holder.request(&asked.request));
     let socket = by_token(&second);
     assert_eq!(settings(&socket.say(&agent.report())), None);
@@ -267,6 +270,27 @@ async fn the_bit_does_not_flicker_while_no_fleet_takes_the_agent() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn after_a_restart_the_bit_is_there_before_the_fleet_is_known_again() {
+    let (leader, replica) = (Leader::new(), Replica::alone(vec![issuing()]));
+    leader.trusted_by(&replica);
+    let (socket, mut agent, key) = waiting(&replica).await;
+    let asked = replica.requests.last();
+    replica.show_secret(leader.answer(&asked.holder, &asked.request));
+    pass(MOMENT).await;
+    assert!(socket.pushed().iter().find_map(settings).is_some());
+    pass(Duration::from_secs(5)).await;
+    replica.settled().await;
+    let server = replica.server.clone();
+    replica.die();
+    let second = Replica::with(server, ("opamp-operator-0", "second"), vec![issuing()]);
+    let socket = by_token(&second);
+    let reply = socket.say(&asking(agent.heartbeat(), csr(&key, None)));
+    assert_eq!((refusal(&reply), reply.capabilities & SERVED), (None, SERVED));
+    second.settled().await;
+    assert_eq!(second.requests.taken(), 1, "and what it asks for is taken up");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_request_while_the_fleet_is_away_waits_for_it() {
     let replica = Replica::alone(vec![issuing()]);
     let (socket, mut agent) = (by_token(&replica), able());
@@ -309,4 +333,73 @@ async fn a_stranger_without_a_fleet_is_acknowledged_and_nothing_is_kept() {
     socket.due();
     pass(MOMENT).await;
     assert_eq!(replica.requests.taken(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_certificate_near_its_end_is_renewed_for_the_same_key_and_the_new_one_is_pushed() {
+    // CSR-08
+    let (leader, replica) = (Leader::new(), Replica::alone(vec![issuing()]));
+    leader.trusted_by(&replica);
+    let (socket, mut agent, key) = waiting(&replica).await;
+    let asked = replica.requests.last();
+    replica.show_secret(leader.answer_from(&asked.holder, &asked.request, Timestamp::now() - 8.hours(), 10));
+    pass(MOMENT).await;
+    let (first, _) = socket.pushed().iter().find_map(settings).expect("settings");
+    socket.say(&about(&mut agent, &first, State::Applied, ""));
+    let reply = socket.say(&asking(agent.heartbeat(), csr(&key, None)));
+    assert_eq!((settings(&reply), refusal(&reply)), (None, None));
+    pass(MOMENT).await;
+    assert_eq!(replica.requests.taken(), 2);
+    replica.show_secret(leader.answer(&asked.holder, &asked.request));
+    pass(MOMENT).await;
+    let (second, _) = socket.pushed().iter().find_map(settings).expect("settings");
+    assert_ne!(second, first);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_polls_gets_its_certificate_with_a_poll() {
+    // HTTP-02
+    let (leader, replica) = (Leader::new(), Replica::alone(vec![issuing()]));
+    leader.trusted_by(&replica);
+    let (by_poll, mut agent) = (principal("token:telemetry/edge"), able());
+    let reply = replica.poll_by(&by_poll, &asking(agent.report(), csr(&key(), None)));
+    assert_eq!((settings(&reply), reply.capabilities & SERVED), (None, SERVED));
+    pass(MOMENT).await;
+    let asked = replica.requests.last();
+    replica.show_secret(leader.answer(&asked.holder, &asked.request));
+    pass(MOMENT).await;
+    let (_, opamp) = settings(&replica.poll_by(&by_poll, &agent.heartbeat())).expect("settings");
+    assert!(opamp.certificate.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_asks_for_a_certificate_gets_it_whatever_it_declares() {
+    // AMB-32
+    let (leader, replica) = (Leader::new(), Replica::alone(vec![issuing()]));
+    leader.trusted_by(&replica);
+    let (socket, mut agent) = (by_token(&replica), Agent::new());
+    socket.say(&asking(agent.report(), csr(&key(), None)));
+    pass(MOMENT).await;
+    let asked = replica.requests.last();
+    replica.show_secret(leader.answer(&asked.holder, &asked.request));
+    pass(MOMENT).await;
+    assert!(socket.pushed().iter().find_map(settings).is_some());
+    assert_eq!(settings(&socket.say(&agent.heartbeat())), None, "for one offer");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_certificate_of_a_ca_that_is_believed_no_more_is_not_offered() {
+    let (leader, replica) = (Leader::new(), Replica::alone(vec![issuing()]));
+    let (socket, agent, _) = waiting(&replica).await;
+    let asked = replica.requests.last();
+    replica.show_secret(leader.answer(&asked.holder, &asked.request));
+    pass(MOMENT).await;
+    assert_eq!(socket.pushed().iter().find_map(settings), None);
+    leader.trusted_by(&replica);
+    pass(MOMENT).await;
+    assert!(socket.pushed().iter().find_map(settings).is_some());
+    Leader::new().trusted_by(&replica);
+    pass(Duration::from_secs(5)).await;
+    replica.settled().await;
+    assert_eq!(shown(&replica, &agent).withheld, "the certificate is being made");
 }

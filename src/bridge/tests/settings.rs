@@ -162,6 +162,9 @@ async fn after_a_restart_nobody_is_offered_what_it_has() {
         socket.say(&next);
     }
     replica.settled().await;
+    let offer = |agent: &Agent| replica.bridge.sessions.with(agent.uid, |entry| entry.offer().connection_settings);
+    let (one, other) = (offer(&agent).flatten().expect("an offer"), offer(&mute).flatten().expect("an offer"));
+    assert!(Arc::ptr_eq(&one, &other), "it is kept once");
     assert!(shown(&replica, &mute).offered.is_some_and(|hash| hash.len() == 64), "it is presumed to have them");
     let server = replica.server.clone();
     replica.die();
@@ -190,9 +193,9 @@ async fn a_credential_that_rotates_is_offered_at_once_and_changes_nothing_else()
     let by_poll = principal("token:telemetry/edge");
     let (first, _) = settings(&socket.say(&agent.report())).expect("settings");
     socket.say(&about(&mut agent, &first, State::Applied, ""));
-    let (polled, _) = settings(&replica.poll_by(&by_poll, &poller.report())).expect("settings");
-    assert_eq!(polled, first, "the same for all");
-    replica.poll_by(&by_poll, &about(&mut poller, &polled, State::Applied, ""));
+    let (same, _) = settings(&replica.poll_by(&by_poll, &poller.report())).expect("settings");
+    assert_eq!(same, first, "the same for all");
+    replica.poll_by(&by_poll, &about(&mut poller, &same, State::Applied, ""));
     replica.settled().await;
     let before = replica.status(agent.uid);
     replica.publish(plain("Bearer rotated-canary"));

@@ -168,7 +168,7 @@ fn the_certificate_in_use_and_the_finalizer_are_those_of_the_object() {
         (true, Some(noon(1)), Finalizer::Present),
         (false, Some(noon(1)), Finalizer::TooLate),
     ] {
-        let summary = AgentSummary { is_held_for_revocation, deleted, ..agent(|_| ()) };
+        let summary = AgentSummary { deleted, is_held_for_revocation, ..agent(|_| ()) };
         assert_eq!(member_of(summary).finalizer, expected, "{is_held_for_revocation}, {deleted:?}");
     }
 }

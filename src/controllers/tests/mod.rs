@@ -23,6 +23,7 @@ use crate::{
     agents::index::AgentIndex,
     api::remote_config::RemoteConfig,
     catalog::{CatalogHandle, Policy},
+    credentials::{self, certificates::Certificates, registrar::RegistrarSettings},
     effective_configs::{Metrics, Store},
     events::Publisher,
     kubernetes::Scope,
@@ -64,6 +65,9 @@ impl World {
             catalog: CatalogHandle::fixed(Vec::new(), Policy::default()),
             texts: Store::new(Scope::All, Arc::clone(&budget), Metrics::default()),
             metrics: super::Metrics::default(),
+            certificates: Certificates::new(&Scope::All),
+            registrar: RegistrarSettings { namespace: "opamp-system".into(), cluster: None, server_names: None },
+            certificate_metrics: credentials::metrics::Metrics::default(),
             budget,
         };
         let mut leader = Leader::new(Arc::new(context), Publisher::new(client, "replica-0"));

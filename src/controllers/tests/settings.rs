@@ -31,6 +31,7 @@ use crate::{
         leader::{Leader, now},
         watches::Seen,
     },
+    credentials::{self, certificates::Certificates, registrar::RegistrarSettings},
     effective_configs::{Metrics as TextMetrics, Store},
     events::Publisher,
     kubernetes::Scope,
@@ -181,6 +182,9 @@ impl World {
             catalog: Arc::clone(&catalog),
             texts: Store::new(Scope::All, Arc::clone(&budget), TextMetrics::default()),
             metrics: Metrics::default(),
+            certificates: Certificates::new(&Scope::All),
+            registrar: RegistrarSettings { namespace: "opamp-system".into(), cluster: None, server_names: None },
+            certificate_metrics: credentials::metrics::Metrics::default(),
             budget,
         };
         let mut leader = Leader::new(Arc::new(context), Publisher::new(client, "replica-0"));

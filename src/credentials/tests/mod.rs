@@ -7,6 +7,7 @@ mod generations;
 mod registrar;
 mod requests;
 pub(super) mod stored;
+mod superseded;
 mod world;
 
 use std::time::Duration;

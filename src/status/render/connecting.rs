@@ -95,3 +95,122 @@ pub(super) fn certificate(view: &AgentView, previous: &AgentStatus, now: Timesta
     });
     given.or_else(|| former.cloned())
 }
+
+#[cfg(test)]
+mod tests {
+    use jiff::ToSpan as _;
+
+    use super::*;
+    use crate::{
+        opamp::{offer::ConnectionSettingsHash, record::ConnectionSettingsReport},
+        status::view::{
+            CertificateInUse, IssuedCertificate,
+            tests::{MORNING, capabilities, view},
+        },
+    };
+
+    fn hash() -> ConnectionSettingsHash {
+        ConnectionSettingsHash::of(b"settings")
+    }
+
+    fn reporting(connection_settings: SettingsView) -> AgentView {
+        let mut view = AgentView { connection_settings, ..view() };
+        view.record.capabilities = capabilities(&[Capability::ReportsConnectionSettingsStatus]);
+        view
+    }
+
+    fn shown(view: &AgentView, former: Option<&ConnectionSettingsStatus>) -> Option<ConnectionSettingsStatus> {
+        let previous = AgentStatus { connection_settings: former.cloned(), ..AgentStatus::default() };
+        connection_settings(view, &view.record, &previous)
+    }
+
+    fn failed_status() -> FailedConfigStatus {
+        FailedConfigStatus { hash: hash().to_string(), error: "401".into(), at: Time(MORNING) }
+    }
+
+    #[test]
+    fn what_is_offered_follows_the_fleet_and_stays_while_nobody_can_say() {
+        let offered = shown(&reporting(SettingsView::Offered(hash())), None).expect("settings");
+        assert_eq!(offered.offered, Some(hash().to_string()));
+        let withheld = shown(&reporting(SettingsView::Withheld("a value is missing".into())), Some(&offered));
+        let withheld = withheld.expect("settings");
+        assert_eq!((&withheld.offered, withheld.withheld.as_str()), (&offered.offered, "a value is missing"));
+        assert_eq!(shown(&reporting(SettingsView::Unsettled), Some(&withheld)).as_ref(), Some(&withheld));
+        assert_eq!(shown(&reporting(SettingsView::Offered(hash())), Some(&withheld)).as_ref(), Some(&offered));
+        assert_eq!(shown(&reporting(SettingsView::Nothing), Some(&withheld)), None);
+    }
+
+    #[test]
+    fn of_an_agent_that_reports_nothing_only_what_it_has_taken_is_told() {
+        let sent = AgentView { connection_settings: SettingsView::Offered(hash()), ..view() };
+        assert_eq!(shown(&sent, None), None, "nobody knows whether it has arrived");
+        let taken = AgentView { settings_taken: Some(hash()), ..sent.clone() };
+        let taken = shown(&taken, None).expect("settings");
+        assert_eq!(taken.offered, Some(hash().to_string()));
+        assert_eq!(shown(&sent, Some(&taken)), None, "it is offered others, and has not taken those");
+    }
+
+    #[test]
+    fn what_failed_stays_until_it_is_in_use() {
+        let mut view = reporting(SettingsView::Offered(hash()));
+        let former = ConnectionSettingsStatus { failed: Some(failed_status()), ..ConnectionSettingsStatus::default() };
+        let report = |hash: &[u8], state| {
+            Some(Box::new(ConnectionSettingsReport {
+                hash: hash.into(),
+                state,
+                error: "e".repeat(999),
+                since: MORNING,
+            }))
+        };
+        for (hash, state, stays) in [
+            (&b"another"[..], ConnectionSettingsState::Applied, true),
+            (hash().as_bytes(), ConnectionSettingsState::Failed, true),
+            (hash().as_bytes(), ConnectionSettingsState::Applied, false),
+        ] {
+            view.record.connection_settings = report(hash, state);
+            let status = shown(&view, Some(&former)).expect("settings");
+            assert_eq!(status.failed.is_some(), stays, "{state:?}");
+            assert_eq!(status.last_reported, Some(written::hex(hash)));
+            assert!(status.error.len() <= BRIEF_LIMIT);
+        }
+        let error = "bad".to_owned();
+        let failed = FailedConnectionSettings { hash: hash().as_bytes().to_vec(), error, at: MORNING };
+        view.record.failed_connection_settings = Some(Box::new(failed));
+        let status = shown(&view, None).expect("settings");
+        assert_eq!(status.failed, Some(FailedConfigStatus { error: "bad".into(), ..failed_status() }));
+    }
+
+    #[test]
+    fn the_certificate_that_holds_the_agent_is_told_until_the_next_is_seen_in_use() {
+        let issued = |serial: &str| {
+            let not_after = MORNING + 168.hours();
+            IssuedView::Valid(IssuedCertificate {
+                serial: serial.into(),
+                not_after,
+                secret: format!("secret-{serial}"),
+            })
+        };
+        let used = |serial: &str| {
+            Some(CertificateInUse { serial: serial.into(), not_after: MORNING + 168.hours(), since: MORNING })
+        };
+        let told = |view: &AgentView, former: Option<CertificateStatus>, now| {
+            let previous = AgentStatus { certificate: former, ..AgentStatus::default() };
+            certificate(view, &previous, now)
+        };
+        let gist = |status: &Option<CertificateStatus>| {
+            let status = status.as_ref().expect("a certificate");
+            let secret = status.secret_ref.as_ref().expect("its Secret").name.clone();
+            (status.serial.clone(), secret, status.in_use_since.is_some())
+        };
+        let first = told(&AgentView { issued: issued("0a"), ..view() }, None, MORNING);
+        assert_eq!(gist(&first), ("0a".into(), "secret-0a".into(), false));
+        let first = told(&AgentView { issued: issued("0a"), certificate: used("0a"), ..view() }, first, MORNING);
+        assert_eq!(gist(&first), ("0a".into(), "secret-0a".into(), true));
+        let renewed = AgentView { issued: issued("0b"), ..view() };
+        assert_eq!(told(&renewed, first.clone(), MORNING), first, "the new one was not seen yet");
+        assert_eq!(gist(&told(&renewed, first.clone(), MORNING + 168.hours())).0, "0b", "the old one has ended");
+        assert_eq!(told(&view(), first.clone(), MORNING + 168.hours()), first, "there is nothing else to tell");
+        let second = told(&AgentView { certificate: used("0b"), ..renewed }, first, MORNING);
+        assert_eq!(gist(&second), ("0b".into(), "secret-0b".into(), true));
+    }
+}

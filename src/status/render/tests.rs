@@ -10,12 +10,17 @@ use crate::{
         condition::find,
     },
     opamp::{
+        capabilities::AgentCapabilities,
         messages::AgentCapabilities as Capability,
-        record::{Attributes, ComponentsSummary, EffectiveConfigSummary, RemoteConfigReport, UnhealthyComponent},
+        offer::ConnectionSettingsHash,
+        record::{
+            Attributes, ComponentsSummary, ConnectionSettingsReport, ConnectionSettingsState, EffectiveConfigSummary,
+            RemoteConfigReport, UnhealthyComponent,
+        },
     },
     status::{
         difference::difference,
-        view::{CertificateInUse, Departure, UnmatchedBecause},
+        view::{CertificateInUse, Departure, IssuedCertificate, IssuedView, SettingsView, UnmatchedBecause},
     },
 };
 
@@ -213,6 +218,37 @@ fn the_status_stays_small() {
     let status = rendered(&talkative, &AgentStatus::default());
     let size = serde_json::to_vec(&status).expect("JSON").len();
     assert!(size + metadata < 4_096, "{size} bytes");
+}
+
+#[test]
+fn with_settings_and_a_certificate_the_status_of_most_agents_stays_small_as_well() {
+    let mut agent = talkative();
+    agent.record.health = Some(Health { healthy: true, started_at: Some(MORNING), ..Health::default() });
+    agent.record.custom_capabilities.truncate(4);
+    agent.record.description = Some(Attributes {
+        identifying: (0..4).map(|n| (format!("service.key{n}"), "v".repeat(36))).collect(),
+        non_identifying: (0..8).map(|n| (format!("host.key{n}"), "v".repeat(24))).collect(),
+    });
+    let settings = ConnectionSettingsHash::of(b"settings");
+    agent.connection_settings = SettingsView::Offered(settings);
+    agent.issued = IssuedView::Valid(IssuedCertificate {
+        serial: "ab".repeat(16),
+        not_after: MORNING + 168.hours(),
+        secret: format!("opamp-cert-{}-{}", agent.uid, "ab".repeat(8)),
+    });
+    let bits = [Capability::AcceptsOpAmpConnectionSettings, Capability::ReportsConnectionSettingsStatus];
+    let more = capabilities(&bits).bits();
+    agent.record.capabilities = AgentCapabilities::from_bits(agent.record.capabilities.bits() | more);
+    agent.record.connection_settings = Some(Box::new(ConnectionSettingsReport {
+        hash: settings.as_bytes().to_vec(),
+        state: ConnectionSettingsState::Applied,
+        error: String::new(),
+        since: MORNING,
+    }));
+    let not_after = MORNING + 168.hours();
+    agent.certificate = Some(CertificateInUse { serial: "ab".repeat(16), not_after, since: MORNING });
+    let size = serde_json::to_vec(&rendered(&agent, &AgentStatus::default())).expect("JSON").len();
+    assert!(size + 600 < 4_096, "{size} bytes, and the metadata");
 }
 
 #[test]
