@@ -1,7 +1,7 @@
 //! The decision: who is this, and may it come in at all.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
@@ -36,7 +36,7 @@ use crate::{
         key::KeyId,
         trust::Trust,
     },
-    kubernetes::Scope,
+    kubernetes::{ObjectKey, Scope},
     opamp::{
         identity::{Audience, Digest, Identity, Principal, Proof},
         now::Now,
@@ -91,6 +91,7 @@ pub struct Authenticator {
     changed: watch::Sender<u64>,
     synced: watch::Sender<bool>,
     notices: mpsc::Sender<Notice>,
+    unusable_cas: watch::Sender<BTreeMap<ObjectKey, String>>,
     /// The CAs that are named to clients: none.
     pub(super) no_hints: Arc<[DistinguishedName]>,
 }
@@ -125,6 +126,7 @@ impl Authenticator {
             changed: watch::Sender::new(0),
             synced: watch::Sender::new(false),
             notices,
+            unusable_cas: watch::Sender::default(),
             no_hints: Arc::new([]),
         });
         (Arc::clone(&authenticator), Feed::new(authenticator, scope, waiting))
@@ -187,6 +189,20 @@ impl Authenticator {
     #[must_use]
     pub fn synced(&self) -> watch::Receiver<bool> {
         self.synced.subscribe()
+    }
+
+    /// The Secrets with CAs that fleets name and that vouch for nobody, each with the reason in words for people.
+    #[must_use]
+    pub fn unusable_cas(&self) -> watch::Receiver<BTreeMap<ObjectKey, String>> {
+        self.unusable_cas.subscribe()
+    }
+
+    pub(super) fn note_unusable_cas(&self, unusable: BTreeMap<ObjectKey, String>) {
+        self.unusable_cas.send_if_modified(|known| {
+            let is_news = *known != unusable;
+            *known = unusable;
+            is_news
+        });
     }
 
     /// Where refusals are written down, for those who refuse for other reasons.

@@ -359,6 +359,7 @@ impl Bridge {
         };
         let reason = match outcome {
             Outcome::Held => "PendingApproval",
+            Outcome::Granted if entry.is_enrolled_anew() => "CertificateEnded",
             Outcome::Granted | Outcome::Refused | Outcome::Renamed | Outcome::Ended => "",
         };
         audit::record(outcome, who, entry.fleet_name(), reason);

@@ -20,12 +20,9 @@ use super::{
 };
 use crate::{kubernetes::ObjectKey, opamp::InstanceUid};
 
-/// A Secret may be seen before the Agent that it belongs to; and one that is of no use any more tells for a while how
-/// often its agent asks.
+/// A Secret may be seen before the Agent that it belongs to, or what its fleet gives, is known; and one that is of no use
+/// any more tells for a while how often its agent asks.
 const SETTLING: Duration = Duration::from_secs(60);
-/// A request may be seen before the revision is by which its fleet gives out certificates: the replica that took it knew of
-/// that revision. A refusal is final for an agent that asks once, so it waits for so long.
-const FLEET_LAGS: Duration = Duration::from_secs(5);
 /// An Agent object may be gone for a moment, while it moves or somebody has deleted it by mistake.
 const ORPHANED: Duration = Duration::from_secs(600);
 /// The list is signed anew so often, so that it never runs out while the leader is away for days.
@@ -244,13 +241,16 @@ impl<'a> Planner<'a> {
         if !certificate.is_due() {
             return;
         }
-        let is_final = later(certificate.created_at, FLEET_LAGS);
         if let Some(policy) = self.roll.policy(&certificate.key.namespace, &certificate.fleet) {
             self.pending += 1;
             self.issues.push(Step::Answer(Arc::clone(certificate), policy.clone()));
-        } else if self.now < is_final {
+            return;
+        }
+        // The replica that has let the request through may know more than this one yet.
+        let due = later(certificate.created_at, SETTLING);
+        if self.now < due {
             self.pending += 1;
-            self.look_at_again(is_final);
+            self.look_at_again(due);
         } else {
             let why = format!("the fleet {} gives out no certificates", certificate.fleet);
             self.others.push(Step::Refuse(Arc::clone(certificate), why));

@@ -50,11 +50,11 @@ pub(super) fn enrollment_token(name: &str, token: &str, fleet: Option<&str>) -> 
     })
 }
 
-async fn agent(scenario: &Scenario, uid: &str) -> Value {
+pub(super) async fn agent(scenario: &Scenario, uid: &str) -> Value {
     scenario.get(Kind::Agent, uid).await.unwrap_or_default()
 }
 
-async fn access(scenario: &Scenario, uid: &str, access: &str) {
+pub(super) async fn access(scenario: &Scenario, uid: &str, access: &str) {
     scenario.patch(Kind::Agent, uid, json!({"spec": {"access": access}})).await;
 }
 
@@ -74,7 +74,7 @@ pub(super) async fn renewed(scenario: &Scenario, swarm: &Swarm, uid: &str, forme
 }
 
 /// An agent does not know when its operator renews: asked too early, it answers with the certificate that it has.
-async fn ask_again_and_again(swarm: &Swarm) {
+pub(super) async fn ask_again_and_again(swarm: &Swarm) {
     let mut tick = tokio::time::interval(Duration::from_secs(2));
     loop {
         tick.tick().await;

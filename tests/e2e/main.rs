@@ -6,8 +6,10 @@
 mod harness;
 
 mod attacks;
+mod authority_kills;
 mod broken_configs;
 mod clients;
+mod credential_canaries;
 mod crowds;
 mod effective_configs;
 mod enrollment;
@@ -18,8 +20,12 @@ mod issuing_kills;
 mod memory;
 mod outage;
 mod remote_configs;
+mod renewals;
 mod replicas;
 mod restarts;
+mod returns;
+mod revocations;
+mod rotation;
 mod scale;
 mod secrets;
 mod service_accounts;

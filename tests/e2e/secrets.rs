@@ -12,9 +12,9 @@ const SOON: Duration = Duration::from_secs(10);
 const CANARY: &str = "canary-7d1f0c55e2";
 
 /// Every text that people or monitoring get to see.
-async fn visible_texts(scenario: &Scenario, operator: &Operator) -> Vec<(String, String)> {
+pub(super) async fn visible_texts(scenario: &Scenario, operator: &Operator) -> Vec<(String, String)> {
     let mut texts = vec![("log".to_owned(), operator.log()), ("metrics".to_owned(), operator.metrics().await)];
-    for kind in [Kind::Fleet, Kind::RemoteConfig, Kind::Agent] {
+    for kind in [Kind::Fleet, Kind::RemoteConfig, Kind::ConnectionSettings, Kind::Agent] {
         for object in scenario.list(kind).await {
             texts.push((format!("{kind:?}"), object.to_string()));
         }

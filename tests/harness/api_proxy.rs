@@ -18,15 +18,6 @@ use tokio::{net::TcpListener, task::JoinHandle};
 
 use super::system::{self, Signal};
 
-/// When the operator is ended, around the write with this number, counted from 1.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Kill {
-    /// The API server never sees the write.
-    Before(usize),
-    /// The API server has carried it out, and the operator never sees the answer.
-    After(usize),
-}
-
 /// The proxy. Dropped, it ends.
 pub struct ApiProxy {
     /// Where it listens.
@@ -44,8 +35,20 @@ struct Shared {
 struct State {
     /// What was written, as method and path.
     writes: Vec<String>,
-    kill: Option<Kill>,
+    kill: Kill,
     victim: Option<u32>,
+    kills: usize,
+}
+
+/// When the operator is ended next.
+#[derive(Default)]
+enum Kill {
+    #[default]
+    Never,
+    /// Before the write with this number, counted from 1.
+    Before(usize),
+    /// After this write, which is that before which it was ended, once it runs again.
+    After(String),
 }
 
 /// What becomes of a request.
@@ -65,9 +68,21 @@ impl ApiProxy {
         Self { address, shared, task }
     }
 
-    /// Ends this process at a write; the count begins anew.
-    pub fn arm(&self, victim: u32, kill: Kill) {
-        *self.shared.lock() = State { writes: Vec::new(), kill: Some(kill), victim: Some(victim) };
+    /// Counts writes anew, and ends nobody.
+    pub fn count(&self) {
+        *self.shared.lock() = State::default();
+    }
+
+    /// Counts anew, and ends this process at the write with this number, counted from 1: the API server never sees it.
+    /// The one that is started in its stead is ended when it repeats the write: the API server has carried it out, and
+    /// nobody sees the answer.
+    pub fn kill_around(&self, number: usize, victim: u32) {
+        *self.shared.lock() = State { kill: Kill::Before(number), victim: Some(victim), ..State::default() };
+    }
+
+    /// This process was started in the stead of the one that was ended.
+    pub fn follow(&self, victim: u32) {
+        self.shared.lock().victim = Some(victim);
     }
 
     /// What was written since the count began, Leases and events aside.
@@ -75,10 +90,9 @@ impl ApiProxy {
         self.shared.lock().writes.clone()
     }
 
-    /// Whether the operator was ended.
-    pub fn has_killed(&self) -> bool {
-        let state = self.shared.lock();
-        state.victim.is_some() && state.kill.is_none()
+    /// How often the operator was ended.
+    pub fn kills(&self) -> usize {
+        self.shared.lock().kills
     }
 }
 
@@ -100,19 +114,26 @@ impl Shared {
             return Fate::Passes;
         }
         let mut state = self.lock();
-        state.writes.push(format!("{method} {path}"));
-        let number = state.writes.len();
-        match state.kill {
-            Some(Kill::Before(at)) if at == number => Fate::Dies,
-            Some(Kill::After(at)) if at == number => Fate::PassesAndDies,
-            Some(Kill::Before(_) | Kill::After(_)) | None => Fate::Passes,
+        let line = format!("{method} {path}");
+        state.writes.push(line.clone());
+        let is_there = state.victim.is_some();
+        match &state.kill {
+            Kill::Before(at) if *at == state.writes.len() => {
+                state.kill = Kill::After(line);
+                Fate::Dies
+            }
+            Kill::After(awaited) if is_there && *awaited == line => {
+                state.kill = Kill::Never;
+                Fate::PassesAndDies
+            }
+            Kill::Never | Kill::Before(_) | Kill::After(_) => Fate::Passes,
         }
     }
 
     fn strike(&self) {
         let mut state = self.lock();
-        state.kill = None;
-        if let Some(victim) = state.victim {
+        if let Some(victim) = state.victim.take() {
+            state.kills += 1;
             system::signal(victim, Signal::Kill);
         }
     }

@@ -156,6 +156,11 @@ impl Operator {
         Self::at(self.started.clone(), self.listen, self.admin).await
     }
 
+    /// The same without waiting for anything: it may be ended again before it is ready.
+    pub fn relaunch(self) -> Self {
+        Self::launch_at(self.started.clone(), self.listen, self.admin)
+    }
+
     /// Asks it to end, and returns how it ended.
     pub async fn terminate(&mut self) -> ExitStatus {
         system::signal(self.pid(), Signal::Terminate);

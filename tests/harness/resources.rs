@@ -1,7 +1,9 @@
 //! Custom resources in tests: written as few words as matter, read as JSON.
 
 use kube::api::ApiResource;
-use opamp_operator::api::{agent::Agent, agent_fleet::AgentFleet, remote_config::RemoteConfig};
+use opamp_operator::api::{
+    agent::Agent, agent_fleet::AgentFleet, connection_settings::ConnectionSettings, remote_config::RemoteConfig,
+};
 use serde_json::{Value, json};
 
 /// The kinds that tests read.
@@ -13,6 +15,8 @@ pub enum Kind {
     RemoteConfig,
     /// `Agent`.
     Agent,
+    /// `ConnectionSettings`.
+    ConnectionSettings,
 }
 
 impl Kind {
@@ -22,6 +26,7 @@ impl Kind {
             Self::Fleet => ApiResource::erase::<AgentFleet>(&()),
             Self::RemoteConfig => ApiResource::erase::<RemoteConfig>(&()),
             Self::Agent => ApiResource::erase::<Agent>(&()),
+            Self::ConnectionSettings => ApiResource::erase::<ConnectionSettings>(&()),
         }
     }
 }

@@ -40,7 +40,7 @@ pub struct Scenario {
     pub system: String,
     /// Logs and other files; removed at the end.
     pub folder: PathBuf,
-    _turn: MutexGuard<'static, ()>,
+    _turn: Option<MutexGuard<'static, ()>>,
 }
 
 impl Scenario {
@@ -54,10 +54,19 @@ impl Scenario {
         Self::on(name, ControlPlane::private).await
     }
 
+    /// Another world beside this one, for a test that waits more than it computes.
+    pub async fn beside(&self, name: &str) -> Self {
+        Self::new(name, Arc::clone(&self.cluster), None).await
+    }
+
     async fn on(name: &str, cluster: fn() -> Arc<ControlPlane>) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
         let turn = TURN.lock().await;
         let cluster = tokio::task::spawn_blocking(cluster).await.expect("there is a control plane");
+        Self::new(name, cluster, Some(turn)).await
+    }
+
+    async fn new(name: &str, cluster: Arc<ControlPlane>, turn: Option<MutexGuard<'static, ()>>) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
         // Unique on a cluster where former runs left theirs behind: a namespace takes its time to go.
         let unique = format!("{:x}{:x}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let folder = std::env::temp_dir().join(format!("opamp-test-{name}-{unique}"));

@@ -135,6 +135,8 @@ pub struct Summary {
     pub settings: usize,
     /// Agents by the serial number of the certificate that they connect with.
     pub certificates: BTreeMap<String, usize>,
+    /// The longest time in seconds that one of them was without a connection after its first.
+    pub longest_gap: f64,
 }
 
 /// So many agents of this `service.name`, in the making.
@@ -157,8 +159,12 @@ pub struct AgentIdentity {
     pub certificate: String,
     /// Its private key, in PEM.
     pub key: String,
+    /// When its certificate ends, as RFC 3339 writes it.
+    pub not_after: String,
     /// What it was last refused with.
     pub error: String,
+    /// The headers that it connects with.
+    pub headers: BTreeMap<String, String>,
 }
 
 impl Agents {
@@ -187,6 +193,12 @@ impl Agents {
     /// The same, and asks for a certificate as soon as it is connected.
     pub fn asking_for_certificates(mut self) -> Self {
         self.arguments.push("-csr".to_owned());
+        self.taking_settings()
+    }
+
+    /// Refuses all connection settings.
+    pub fn refusing_settings(mut self) -> Self {
+        self.arguments.push("-refuse-settings".to_owned());
         self.taking_settings()
     }
 
@@ -291,6 +303,11 @@ impl Swarm {
     /// Has these agents ask for a certificate, for the same key as before.
     pub async fn ask_for_certificates(&self, agents: &[usize]) {
         self.order(json!({"do": "request", "agents": agents})).await;
+    }
+
+    /// Has these agents ask again and again until they connect with another certificate.
+    pub async fn renew_certificates(&self, agents: &[usize]) {
+        self.order(json!({"do": "renew", "agents": agents})).await;
     }
 
     /// Who an agent is by now, as a thief would want to know it.

@@ -19,7 +19,7 @@ use crate::{
     },
     api::agent::Access,
     catalog::{Catalog, FleetEntry},
-    opamp::identity::{Principal, Proof},
+    opamp::identity::{Identity, Principal, Proof},
     server::Connection,
     status::render::Owner,
 };
@@ -79,6 +79,15 @@ impl Entry {
     pub(in crate::bridge) fn who(&self) -> Option<Who<'_>> {
         let peer = self.peer.as_ref()?;
         Some(Who { uid: self.session.uid(), identity: &peer.principal.identity, remote: peer.remote })
+    }
+
+    /// Whether the agent was known by a certificate of its own, and comes with another credential: that one has ended,
+    /// for otherwise it would not have been let in.
+    pub(in crate::bridge) fn is_enrolled_anew(&self) -> bool {
+        let is_its_own = |identity: &Identity| identity.issued_to() == Some(self.session.uid());
+        let recorded = self.object().and_then(|object| Identity::parse(object.identity.as_deref()?));
+        recorded.is_some_and(|recorded| is_its_own(&recorded))
+            && self.principal().is_some_and(|principal| !is_its_own(&principal.identity))
     }
 
     /// The fleet that takes the agent, for the log.

@@ -59,17 +59,25 @@ fn a_request_that_nobody_knows_waits_for_its_agent_and_is_removed_in_the_end() {
 }
 
 #[test]
-fn a_fleet_that_gives_out_no_certificates_refuses() {
+fn a_fleet_that_gives_out_no_certificates_refuses_once_that_is_sure() {
     let mut world = World::new();
     world.join(1, Standing::Admitted, KeyWish::Own);
-    world.roll.fleets.clear();
+    world.join(2, Standing::Admitted, KeyWish::Own);
+    let fleets = std::mem::take(&mut world.roll.fleets);
     world.ask(1);
-    world.pass(4);
-    assert_eq!(world.planned(), [], "its revision may be known here later than to the replica that was asked");
+    world.pass(59);
+    world.settle();
+    assert_eq!(world.of(1)[0].refused, None, "what the fleet gives may be known later than the request");
     world.pass(1);
     world.settle();
     let why = world.of(1)[0].refused.as_ref().unwrap().why.clone();
     assert_eq!(why, "the fleet edge gives out no certificates");
+
+    world.ask(2);
+    world.settle();
+    world.roll.fleets = fleets;
+    world.settle();
+    assert!(world.of(2)[0].given.is_some(), "and is answered then");
 }
 
 #[test]

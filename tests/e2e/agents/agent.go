@@ -52,10 +52,27 @@ type seen struct {
 	failed      string // hash
 	text        string // of what it runs
 	newUid      string
-	settings    int    // offers of connection settings
-	switched    int    // times that it reconnected with other settings
-	serial      string // of the certificate that it connects with
-	lastError   string // of the last error response
+	settings    int           // offers of connection settings
+	switched    int           // times that it reconnected with other settings
+	serial      string        // of the certificate that it connects with
+	lostAt      time.Time     // when it lost its connection or let go of it; zero: it has one, was stopped, or had none yet
+	longestGap  time.Duration // the longest time that it was without a connection, from one to the next
+	lastError   string        // of the last error response
+}
+
+// lose notes that there is no connection any more; only what follows a connection is a gap.
+func (s *seen) lose() {
+	if s.lostAt.IsZero() && s.connections > 0 {
+		s.lostAt = time.Now()
+	}
+}
+
+// gap is the longest time without a connection, the present one included.
+func (s *seen) gap() time.Duration {
+	if s.lostAt.IsZero() {
+		return s.longestGap
+	}
+	return max(s.longestGap, time.Since(s.lostAt))
 }
 
 // instanceUid is the same for the same seed and index, and has the form of a version 7 UUID.
@@ -249,10 +266,10 @@ func (a *agent) look() seen {
 }
 
 func (a *agent) connected() {
-	a.note(func(s *seen) { s.connections++ })
+	a.note(func(s *seen) { s.connections++; s.longestGap, s.lostAt = s.gap(), time.Time{} })
 	a.reports.event(a, "connected", nil)
 	a.mutex.Lock()
-	asks := a.options.credentials.csr && a.connection.serial == "" && a.key == nil
+	asks := a.options.credentials.csr && a.connection.serial == "" // a request may be lost with its connection
 	a.mutex.Unlock()
 	if asks {
 		if err := a.requestCertificate(); err != nil {
@@ -262,7 +279,7 @@ func (a *agent) connected() {
 }
 
 func (a *agent) connectFailed(err error) {
-	a.note(func(s *seen) { s.failures++ })
+	a.note(func(s *seen) { s.failures++; s.lose() }) // the library tries again as soon as it has lost the connection
 	a.reports.event(a, "connect-failed", fields{"error": err.Error()})
 }
 

@@ -201,6 +201,28 @@ func (a *agent) requestCertificate() error {
 	})
 }
 
+// renewEvery is how often an agent repeats a request for which it has no new certificate yet.
+const renewEvery = 5 * time.Second
+
+// renewCertificate asks for a certificate for the agent's key again and again until it connects with another one.
+func (a *agent) renewCertificate() error {
+	former := a.look().serial
+	if err := a.requestCertificate(); err != nil {
+		return err
+	}
+	go func() {
+		for range time.Tick(renewEvery) {
+			if a.look().serial != former {
+				return
+			}
+			if err := a.requestCertificate(); err != nil {
+				a.reports.event(a, "problem", fields{"error": err.Error()}) // it may be changing its connection
+			}
+		}
+	}()
+	return nil
+}
+
 // offeredSettings takes connection settings: it switches to them as soon as the library has let go of the old ones.
 func (a *agent) offeredSettings(settings *protobufs.OpAMPConnectionSettings) error {
 	a.mutex.Lock()
@@ -246,6 +268,7 @@ func (a *agent) switchTo(next, former connection) {
 }
 
 func (a *agent) reconnect(to connection) error {
+	a.note((*seen).lose)
 	if err := a.stop(); err != nil {
 		a.reports.event(a, "problem", fields{"error": err.Error()})
 	}
@@ -272,8 +295,13 @@ func (a *agent) reconnect(to connection) error {
 func (a *agent) identity() fields {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
+	headers := map[string]string{}
+	for name := range a.connection.header {
+		headers[name] = a.connection.header.Get(name)
+	}
 	result := fields{
-		"uid": uidText(a.current), "serial": a.connection.serial, "error": a.seen.lastError, "key": string(a.key),
+		"headers": headers,
+		"uid":     uidText(a.current), "serial": a.connection.serial, "error": a.seen.lastError, "key": string(a.key),
 		"not_after": a.connection.notAfter.UTC().Format(time.RFC3339), "new_uid": a.seen.newUid,
 	}
 	if a.connection.tls != nil && len(a.connection.tls.Certificates) > 0 {

@@ -22,6 +22,7 @@ import (
 //	{"do": "health", "agents": [1, 2], "healthy": false, "error": "why"}
 //	{"do": "describe", "agents": [3], "attributes": {"key": "value"}}   changes non-identifying attributes
 //	{"do": "request"}   asks for a certificate, for the same key as before
+//	{"do": "renew"}     the same, again every 5 s until the agent connects with another certificate
 //	{"do": "identity", "agents": [0]}  → uid, serial, certificate and key in PEM, last error response of one agent
 //	{"do": "stop"}  {"do": "start"}    goodbye, and back with what was last reported
 //
@@ -96,6 +97,8 @@ func carryOut(ctx context.Context, c command, swarm *swarm) (fields, error) {
 		return fields{"text": agents[0].look().text}, nil
 	case "request":
 		return nil, swarm.each(agents, (*agent).requestCertificate)
+	case "renew":
+		return nil, swarm.each(agents, (*agent).renewCertificate)
 	case "identity":
 		if len(agents) == 0 {
 			return nil, errors.New("no such agent")

@@ -140,6 +140,7 @@ func (s *swarm) wait(ctx context.Context, agents []*agent, c condition, want int
 // summary counts what happened to these agents.
 func (s *swarm) summary(agents []*agent) fields {
 	connected, connections, failures, errors, offers, newUids, settings := 0, 0, 0, 0, 0, 0, 0
+	longest := time.Duration(0)
 	applied, failed, offered, serials := map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
 	for _, a := range agents {
 		seen := a.look()
@@ -148,6 +149,7 @@ func (s *swarm) summary(agents []*agent) fields {
 		errors += seen.errors
 		offers += seen.offers
 		settings += seen.settings
+		longest = max(longest, seen.gap())
 		if seen.connections > 0 {
 			connected++
 		}
@@ -162,7 +164,7 @@ func (s *swarm) summary(agents []*agent) fields {
 	return fields{
 		"agents": len(agents), "ever_connected": connected, "connections": connections, "connect_failures": failures,
 		"error_responses": errors, "offers": offers, "new_uids": newUids,
-		"settings": settings, "certificates": serials,
+		"settings": settings, "certificates": serials, "longest_gap": longest.Seconds(),
 		"applied": applied, "failed": failed, "offered": offered,
 	}
 }
