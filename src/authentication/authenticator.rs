@@ -23,7 +23,7 @@ use super::{
     fault::Fault,
     feed::Feed,
     metrics::{Method, Metrics},
-    notices::{NOTICES_WAITING, Notice},
+    notices::{About, NOTICES_WAITING, Notice},
     reviews::{Question, Reviews},
     table::{Row, Table},
 };
@@ -38,6 +38,7 @@ use crate::{
     },
     kubernetes::{ObjectKey, Scope},
     opamp::{
+        InstanceUid,
         identity::{Audience, Digest, Identity, Principal, Proof},
         now::Now,
     },
@@ -203,6 +204,14 @@ impl Authenticator {
             *known = unusable;
             is_news
         });
+    }
+
+    /// An agent whose certificate had ended has enrolled with this identity: its fleet is told.
+    pub fn enrolled_anew(&self, fleet: (&str, &str), uid: InstanceUid, identity: &Identity) {
+        let about = About::EnrolledAnew { uid, method: identity.method() };
+        let (namespace, fleet) = (fleet.0.to_owned(), fleet.1.to_owned());
+        // With many waiting already this one is told of in the log only.
+        let _ = self.notices.try_send(Notice { namespace, fleet, about });
     }
 
     /// Where refusals are written down, for those who refuse for other reasons.
@@ -395,7 +404,8 @@ impl Authenticator {
         let fleet = identity.as_ref().and_then(fleet_of);
         if let Some((namespace, fleet)) = fleet.clone() {
             // With many waiting already this one is told of in the log only.
-            let _ = self.notices.try_send(Notice { namespace, fleet, method: method.name(), fault });
+            let about = About::Refused { method: method.name(), fault };
+            let _ = self.notices.try_send(Notice { namespace, fleet, about });
         }
         let access = Access {
             outcome: Outcome::Refused,
