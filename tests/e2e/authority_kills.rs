@@ -135,7 +135,7 @@ impl World {
         let identity = swarm.identity(0).await;
         assert!(is_signed_by(&scenario.folder, active, &identity.certificate), "the next certificate is the new CA's");
         assert_eq!(identity.new_uid, "", "the agent kept its uid");
-        scenario.condition((Kind::Agent, uid), ("Connected", "True", "Connected"), AT_LAST).await;
+        scenario.condition((Kind::Agent, uid), ("Connected", "True", "SessionOpen"), AT_LAST).await;
         assert_eq!(scenario.list(Kind::Agent).await.len(), 1, "one Agent");
         let in_fleet: Api<Secret> = Api::namespaced(scenario.client.clone(), &scenario.namespace);
         let certificates = ListParams::default().fields("type=opamp.dev/agent-certificate");
