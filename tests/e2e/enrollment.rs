@@ -74,7 +74,7 @@ pub(super) async fn renewed(scenario: &Scenario, swarm: &Swarm, uid: &str, forme
 }
 
 /// An agent does not know when its operator renews: asked too early, it answers with the certificate that it has.
-async fn ask_again_and_again(swarm: &Swarm) {
+pub(super) async fn ask_again_and_again(swarm: &Swarm) {
     let mut tick = tokio::time::interval(Duration::from_secs(2));
     loop {
         tick.tick().await;
