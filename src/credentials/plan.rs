@@ -23,6 +23,8 @@ use crate::{kubernetes::ObjectKey, opamp::InstanceUid};
 /// A Secret may be seen before the Agent that it belongs to; and one that is of no use any more tells for a while how
 /// often its agent asks.
 const SETTLING: Duration = Duration::from_secs(60);
+/// A replica may have read the revision by which a fleet gives out certificates before the leader has called the roll.
+const ROLL_CALLED: Duration = Duration::from_secs(5);
 /// An Agent object may be gone for a moment, while it moves or somebody has deleted it by mistake.
 const ORPHANED: Duration = Duration::from_secs(600);
 /// The list is signed anew so often, so that it never runs out while the leader is away for days.
@@ -241,9 +243,13 @@ impl<'a> Planner<'a> {
         if !certificate.is_due() {
             return;
         }
+        let called_by = later(certificate.created_at, ROLL_CALLED);
         if let Some(policy) = self.roll.policy(&certificate.key.namespace, &certificate.fleet) {
             self.pending += 1;
             self.issues.push(Step::Answer(Arc::clone(certificate), policy.clone()));
+        } else if self.now < called_by {
+            self.pending += 1;
+            self.look_at_again(called_by);
         } else {
             let why = format!("the fleet {} gives out no certificates", certificate.fleet);
             self.others.push(Step::Refuse(Arc::clone(certificate), why));

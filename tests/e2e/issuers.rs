@@ -40,7 +40,7 @@ async fn cert_manager(scenario: &Scenario) -> CertManager {
     cert_manager
 }
 
-/// Waits until it is known what the fleet gives: before, requests for certificates are refused.
+/// Waits until it is known what the fleet gives: before, nothing is said of a request.
 async fn fleet_is_served(operator: &Operator) {
     wait_for("the operator has read the fleet's revision", SOON, async || {
         let log = operator.log();
@@ -50,7 +50,6 @@ async fn fleet_is_served(operator: &Operator) {
 }
 
 async fn enrol(scenario: &Scenario, operator: &Operator, seed: &str) -> (Swarm, String) {
-    fleet_is_served(operator).await;
     let authorization = format!("Bearer {TOKEN}");
     let swarm = agents(1, "edge").seed(seed).trusting(&scenario.ca().await).header("Authorization", &authorization);
     let swarm = swarm.asking_for_certificates().start(&operator.websocket());

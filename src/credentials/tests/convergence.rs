@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::{uid, world::World};
+use super::{at, uid, world::World};
 use crate::credentials::{
     plan::Step,
     roll::{Finalizer, KeyWish, Standing},
@@ -64,6 +64,10 @@ fn a_fleet_that_gives_out_no_certificates_refuses() {
     world.join(1, Standing::Admitted, KeyWish::Own);
     world.roll.fleets.clear();
     world.ask(1);
+    world.settle();
+    assert_eq!(world.of(1)[0].refused, None, "the roll may be older than the request");
+    assert_eq!(world.plan().look_again, Some(at(5)));
+    world.now = at(5);
     world.settle();
     let why = world.of(1)[0].refused.as_ref().unwrap().why.clone();
     assert_eq!(why, "the fleet edge gives out no certificates");
