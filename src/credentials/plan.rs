@@ -290,7 +290,7 @@ impl<'a> Planner<'a> {
             return false;
         }
         let held = &given.certificate;
-        let due = policy.validity.renewal_time(&member.agent, held.not_before, held.not_after);
+        let due = policy.validity.renewal_time(&member.agent, given);
         if self.now < due {
             self.look_at_again(due);
             return false;

@@ -7,7 +7,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     authority::BACKDATED,
-    facts::{between, earlier},
+    facts::{between, earlier, later},
+    stored::{Given, Held, Signer},
 };
 use crate::opamp::InstanceUid;
 
@@ -31,9 +32,18 @@ impl Validity {
     /// moment of its own and always at the same. Never in the first third of its time, whatever was asked for: a renewal
     /// would be due at once, and again.
     #[must_use]
-    pub fn renewal_time(&self, agent: &InstanceUid, not_before: Timestamp, not_after: Timestamp) -> Timestamp {
-        let lifetime = between(not_before, not_after).saturating_sub(BACKDATED);
-        let window = self.renew_before.min(lifetime / 2);
+    pub fn renewal_time(&self, agent: &InstanceUid, given: &Given) -> Timestamp {
+        let Held { not_before, not_after, .. } = given.certificate;
+        // Others date theirs back by less, or not at all.
+        let issued_at = match given.signer {
+            Signer::Operator => later(not_before, BACKDATED),
+            Signer::Other => not_before,
+        };
+        self.renewal_within(agent, issued_at, not_after)
+    }
+
+    fn renewal_within(&self, agent: &InstanceUid, issued_at: Timestamp, not_after: Timestamp) -> Timestamp {
+        let window = self.renew_before.min(between(issued_at, not_after) / 2);
         earlier(not_after, window + (window / 4).mul_f64(share(agent)))
     }
 }
@@ -47,14 +57,31 @@ fn share(agent: &InstanceUid) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::credentials::tests::{at, uid};
+    use crate::credentials::{
+        key::KeyId,
+        serial::Serial,
+        tests::{at, uid},
+    };
 
     fn renewal(agent: &InstanceUid, duration: i64, renew_before: u64) -> i64 {
         let validity = Validity {
             duration: Duration::from_secs(duration.unsigned_abs()),
             renew_before: Duration::from_secs(renew_before),
         };
-        validity.renewal_time(agent, at(-300), at(duration)).as_second() - at(0).as_second()
+        validity.renewal_within(agent, at(0), at(duration)).as_second() - at(0).as_second()
+    }
+
+    #[test]
+    fn certificates_of_others_are_not_taken_for_dated_back() {
+        let validity = Validity { duration: Duration::from_secs(60), renew_before: Duration::from_secs(40) };
+        for (signer, not_before) in [(Signer::Operator, -300), (Signer::Other, 0)] {
+            let (not_before, not_after) = (at(not_before), at(60));
+            let (issuer, serial) = (KeyId::of(b"issuer"), Serial::from_der(&[1]).unwrap());
+            let certificate = Held { digest: [0; 32], issuer, serial, not_before, not_after };
+            let given = Given { chain: "".into(), ca: "".into(), signer, certificate, former: None };
+            let moment = validity.renewal_time(&uid(1), &given);
+            assert!((at(22)..=at(30)).contains(&moment), "{signer:?}: {moment}");
+        }
     }
 
     #[test]

@@ -94,8 +94,7 @@ fn again(
         match &known.given {
             _ if known.is_due() => return Again::Done(Asked::Waits),
             Some(given) => {
-                let held = &given.certificate;
-                let is_fresh = now < validity.renewal_time(&known.agent, held.not_before, held.not_after);
+                let is_fresh = now < validity.renewal_time(&known.agent, given);
                 if is_fresh && known.counting(|issuer| trust.trusts(issuer), now).is_some() {
                     return Again::Done(Asked::Answered(Arc::new(known.clone())));
                 }

@@ -16,6 +16,7 @@ mod enrollment;
 mod fleet_changes;
 mod hostile_http;
 mod hostile_websockets;
+mod issuers;
 mod issuing_kills;
 mod memory;
 mod outage;

@@ -28,6 +28,27 @@ use super::{
 /// Measured times mean something only if one test runs at a time; the machine has few cores.
 static TURN: Mutex<()> = Mutex::const_new(());
 
+/// The cluster-wide bindings that `config/rbac` has.
+const BINDINGS: [&str; 2] = ["opamp-operator-token-review", "opamp-operator-cluster-signer"];
+
+/// Rights that an operator needs for issuers that are not its own, as `config/rbac` has them.
+#[derive(Clone, Copy, Debug)]
+pub enum Right {
+    /// To ask cert-manager.
+    CertManager,
+    /// To ask a signer of the cluster.
+    ClusterSigner,
+}
+
+impl Right {
+    const fn file(self) -> &'static str {
+        match self {
+            Self::CertManager => "cert-manager.yaml",
+            Self::ClusterSigner => "cluster-signer.yaml",
+        }
+    }
+}
+
 /// One test's world. It begins when no other test runs, and ends with the test.
 pub struct Scenario {
     /// The cluster.
@@ -82,7 +103,22 @@ impl Scenario {
         for namespace in [&self.namespace, &self.system] {
             self.cluster.kubectl(&["create", "namespace", namespace], "");
         }
-        self.cluster.kubectl(&["apply", "--server-side", "-f", "-"], &operator_roles(&self.system, &self.namespace));
+        self.apply_roles("namespaced.yaml");
+    }
+
+    /// Gives the operator more rights.
+    pub fn grant(&self, right: Right) {
+        self.apply_roles(right.file());
+    }
+
+    /// The rights of an operator that serves this test's namespaces and no other, as they are in the repository.
+    fn apply_roles(&self, file: &str) {
+        let path = format!("{}/config/rbac/{file}", env!("CARGO_MANIFEST_DIR"));
+        let roles = std::fs::read_to_string(path).expect("the operator's roles are in the repository");
+        let documents: Vec<Value> = serde_saphyr::from_multiple(&roles).expect("they are YAML");
+        let moved = documents.into_iter().map(|document| moved(document, &self.system, &self.namespace).to_string());
+        let moved = moved.collect::<Vec<_>>().join("\n---\n");
+        self.cluster.kubectl(&["apply", "--server-side", "-f", "-"], &moved);
     }
 
     /// Starts the operator, with the rights that it is meant to have and no others, and waits until it is ready.
@@ -268,8 +304,9 @@ impl Drop for Scenario {
         for namespace in [&self.namespace, &self.system] {
             let _ = self.cluster.try_kubectl(&["delete", "namespace", "--wait=false", namespace], "");
         }
-        let binding = format!("clusterrolebinding/{}", self.system);
-        let _ = self.cluster.try_kubectl(&["delete", "--ignore-not-found", &binding], "");
+        let bindings = BINDINGS.map(|name| binding(name, &self.system));
+        let [one, two] = bindings.each_ref().map(String::as_str);
+        let _ = self.cluster.try_kubectl(&["delete", "--ignore-not-found", "clusterrolebinding", one, two], "");
     }
 }
 
@@ -282,20 +319,19 @@ fn has_applied(agent: &Value, hashes: &[&str]) -> bool {
         && Condition::of(agent, "ConfigApplied").is("True", "Applied")
 }
 
-/// The roles of `config/rbac`, for an operator in this namespace.
-/// The rights of an operator that serves these two namespaces and no other, as they are in the repository.
-fn operator_roles(system: &str, served: &str) -> String {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/config/rbac/namespaced.yaml");
-    let roles = std::fs::read_to_string(path).expect("the operator's roles are in the repository");
-    let documents: Vec<Value> = serde_saphyr::from_multiple(&roles).expect("they are YAML");
-    let moved = documents.into_iter().map(|document| moved(document, system, served).to_string());
-    moved.collect::<Vec<_>>().join("\n---\n")
+/// The name of a cluster-wide binding for the operator of this namespace.
+fn binding(name: &str, system: &str) -> String {
+    format!("{name}-{system}")
 }
 
 /// The same object for an operator in another namespace; cluster-wide bindings get a name of their own.
 fn moved(mut object: Value, system: &str, served: &str) -> Value {
     match object["kind"].as_str() {
-        Some("Namespace" | "ClusterRoleBinding") => object["metadata"]["name"] = json!(system),
+        Some("Namespace") => object["metadata"]["name"] = json!(system),
+        Some("ClusterRoleBinding") => {
+            let name = object["metadata"]["name"].as_str().expect("a binding has a name");
+            object["metadata"]["name"] = json!(binding(name, system));
+        }
         Some("ClusterRole") => {}
         _ if object["metadata"]["namespace"] == "telemetry" => object["metadata"]["namespace"] = json!(served),
         _ => object["metadata"]["namespace"] = json!(system),

@@ -122,8 +122,7 @@ impl Bridge {
         let found = self.issuance().offered(uid, fleet, now);
         entry.terms().offer().is_some()
             && found.is_some_and(|(certificate, given)| {
-                let held = &given.certificate;
-                let due = validity(fleet).renewal_time(&uid, held.not_before, held.not_after);
+                let due = validity(fleet).renewal_time(&uid, &given);
                 certificate.is_for(&request.key().id()) && !certificate.is_due() && now.wall < due
             })
     }

@@ -15,7 +15,7 @@ use super::{
     settings::{SERVED, able, about, by_token, certificate_issued, edge, settings, shown},
 };
 use crate::{
-    api::enrollment::Approval,
+    api::enrollment::{Approval, CertificateIssuer},
     catalog::{FleetEntry, settings::FrozenCertificate},
     credentials::{
         requests::AskError,
@@ -191,6 +191,31 @@ async fn whichever_replica_the_agent_comes_to_offers_what_was_asked_for_elsewher
     pass(MOMENT).await;
     assert!(socket.pushed().iter().find_map(settings).is_some());
     assert_eq!(second.requests.taken(), 0, "nobody asked anew");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_foreign_name_is_refused_at_once_where_somebody_else_is_to_sign() {
+    let leader = Leader::new();
+    for (issuer, expected) in [
+        (CertificateIssuer::Internal, 1),
+        (CertificateIssuer::CertificateSigningRequest, 0),
+        (CertificateIssuer::CertManager, 0),
+    ] {
+        let mut fleet = issuing();
+        fleet.enrollment.certificates.issuer = issuer;
+        let replica = Replica::alone(vec![fleet]);
+        leader.trusted_by(&replica);
+        let (socket, mut agent) = (by_token(&replica), able());
+        socket.say(&agent.report());
+        pass(MOMENT).await;
+        let mut parameters = rcgen::CertificateParams::default();
+        parameters.distinguished_name.push(rcgen::DnType::OrganizationName, "system:masters");
+        let request = parameters.serialize_request(&key()).and_then(|request| request.pem()).expect("a request");
+        let told = refusal(&socket.say(&asking(agent.heartbeat(), request)));
+        pass(MOMENT).await;
+        assert_eq!(replica.requests.taken(), expected, "{issuer:?}");
+        assert_eq!(told.is_some(), expected == 0, "{issuer:?}: {told:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -189,7 +189,7 @@ impl Registrar {
         } else if self.cert_manager.is_none_or(|(_, again)| again <= now) {
             // If the API server does not tell, what was known counts.
             let found = cert_manager::look(&self.writes, &self.client).await.ok();
-            let known = found.or(self.cert_manager.map(|(presence, _)| presence));
+            let known = found.or_else(|| self.cert_manager.map(|(presence, _)| presence));
             self.cert_manager = known.map(|presence| (presence, clock() + LOOK_FOR_CERT_MANAGER));
         }
     }
