@@ -67,6 +67,17 @@ impl CertificateFacts {
     }
 }
 
+/// Whether the key of this issuer has signed this certificate, both in DER.
+#[must_use]
+pub fn is_signed_by(certificate: &[u8], issuer: &[u8]) -> bool {
+    let (Ok((_, certificate)), Ok((_, issuer))) =
+        (X509Certificate::from_der(certificate), X509Certificate::from_der(issuer))
+    else {
+        return false;
+    };
+    certificate.verify_signature(Some(issuer.public_key())).is_ok()
+}
+
 fn timestamp(seconds: i64) -> Result<Timestamp, Unreadable> {
     Timestamp::from_second(seconds).map_err(|_| Unreadable)
 }

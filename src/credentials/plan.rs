@@ -16,7 +16,7 @@ use super::{
     revocations::{Revocation, Revocations},
     roll::{Finalizer, IssuePolicy, Issuer, KeyWish, Member, Roll, Standing},
     serial::Serial,
-    stored::{AgentCertificate, Given, Holder, KeyOrigin},
+    stored::{AgentCertificate, Given, Held, Holder, KeyOrigin},
 };
 use crate::{kubernetes::ObjectKey, opamp::InstanceUid};
 
@@ -184,12 +184,15 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Takes back what the agent has. Secret and finalizer go once the list is published.
+    /// Takes back what the agent has. Secret and finalizer go once the list is published. What none of our CAs has signed
+    /// counts only as long as its Secret is there, and has no place in the list: else whoever may write Secrets could put
+    /// any number into it.
     fn revoke(&mut self, namespace: &str, member: Option<&Member>, certificates: &[&Arc<AgentCertificate>]) {
         let mut is_published = true;
         for certificate in certificates {
             let mut is_listed = true;
-            for held in certificate.held().filter(|held| held.not_after > self.now) {
+            let is_ours = |held: &&Held| self.stored.trusted.contains(&held.issuer);
+            for held in certificate.held().filter(|held| held.not_after > self.now).filter(is_ours) {
                 let known = self.stored.revocations;
                 if !known.is_some_and(|known| known.revocations.contains(&held.issuer, &held.serial)) {
                     let revocation = Revocation { at: self.now, not_after: held.not_after };

@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     authority::Issued,
-    facts::{CertificateFacts, Role},
+    facts::{CertificateFacts, Role, is_signed_by},
     key::{KeyId, PrivateKey},
     name::{AgentName, is_plain},
     pem::{PemError, read_certificates, write_certificates},
@@ -301,18 +301,25 @@ impl<'a> Values<'a> {
         let Some(chain) = self.get(CERTIFICATE_KEY) else { return Ok(None) };
         let certificates = Self::certificates(CERTIFICATE_KEY, chain)?;
         let ca = self.get(CA_KEY).map_or(Ok(Vec::new()), |ca| Self::certificates(CA_KEY, ca))?;
-        let issuer = ca.first().or_else(|| certificates.get(1));
-        let certificate = self.held(CERTIFICATE_KEY, &certificates[0], issuer)?;
+        let issuers = [ca.first(), certificates.get(1)];
+        let certificate = self.held(CERTIFICATE_KEY, &certificates[0], issuers)?;
         let former = match self.get(FORMER_KEY) {
             None => None,
             Some(former) => {
                 let former = Self::certificates(FORMER_KEY, former)?;
-                Some(self.held(FORMER_KEY, &former[0], former.get(1))?)
+                Some(self.held(FORMER_KEY, &former[0], [former.get(1), None])?)
             }
         };
         let (chain, ca) = (write_certificates(&certificates).into(), write_certificates(&ca).into());
         let signer = Signer::read(self.secret.annotations().get(ISSUER_ANNOTATION));
         Ok(Some(Given { chain, ca, signer, certificate, former }))
+    }
+
+    /// Whether the certificate names an agent, and that is not the one that the Secret is for.
+    fn is_of_another(&self, facts: &CertificateFacts) -> bool {
+        let namespace = self.secret.metadata.namespace.as_deref();
+        let mut names = facts.uris.iter().filter_map(|uri| AgentName::parse(uri));
+        names.any(|name| name.uid != self.agent || Some(name.namespace.as_str()) != namespace)
     }
 
     fn certificates(key: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, StoredError> {
@@ -325,18 +332,20 @@ impl<'a> Values<'a> {
         })
     }
 
+    /// What identifies a certificate. Whoever may write Secrets could put a certificate here that has the number of another
+    /// tenant's, and have that revoked: an issuer counts only if it has signed, and a name only if it is this agent's.
     fn held(
         &self,
         key: &'static str,
         certificate: &CertificateDer<'static>,
-        issuer: Option<&CertificateDer<'static>>,
+        issuers: [Option<&CertificateDer<'static>>; 2],
     ) -> Result<Held, StoredError> {
         let wrong = StoredError::Certificate(key);
         let facts = CertificateFacts::read(certificate).map_err(|_| wrong)?;
-        if facts.role != Role::Holder || !self.fits(&facts.key) {
+        if facts.role != Role::Holder || !self.fits(&facts.key) || self.is_of_another(&facts) {
             return Err(wrong);
         }
-        let issuer = match issuer {
+        let issuer = match issuers.into_iter().flatten().find(|issuer| is_signed_by(certificate, issuer)) {
             Some(issuer) => CertificateFacts::read(issuer).map_err(|_| wrong)?.key,
             None => facts.issuer_name,
         };

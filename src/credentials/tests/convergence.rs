@@ -166,6 +166,20 @@ fn a_revoked_agent_is_held_until_its_certificates_are_in_the_list() {
 }
 
 #[test]
+fn what_no_authority_of_ours_has_signed_has_no_place_in_the_list() {
+    let mut world = World::new();
+    world.join(1, Standing::Admitted, KeyWish::Own);
+    world.ask(1);
+    world.settle();
+    let serial = world.of(1)[0].given.as_ref().unwrap().certificate.serial.clone();
+    world.trusted.clear();
+    world.member(1).standing = Standing::Revoked;
+    world.settle();
+    assert!(!world.is_revoked(&serial), "the number may be anybody's");
+    assert_eq!(world.of(1).len(), 0, "the Secret goes, and with it what it stood for");
+}
+
+#[test]
 fn who_is_revoked_in_the_operators_namespace_is_revoked_everywhere() {
     let mut world = World::new();
     world.join(1, Standing::Admitted, KeyWish::Operators);

@@ -179,6 +179,11 @@ fn what_others_put_there_is_an_error() {
         ("a CA's certificate", value("tls.crt", authority.clone()), StoredError::Certificate("tls.crt")),
         ("no certificate", value("tls.crt", b"canary".to_vec()), StoredError::Certificate("tls.crt")),
         ("no CA", value("ca.crt", b"canary".to_vec()), StoredError::Certificate("ca.crt")),
+        (
+            "a copy in another namespace",
+            change(&|secret| secret.metadata.namespace = Some("bank".into())),
+            StoredError::Certificate("tls.crt"),
+        ),
         ("another's former", value("former.crt", of_foreign("tls.crt")), StoredError::Certificate("former.crt")),
     ] {
         let error = AgentCertificate::read(&secret).unwrap_err();
@@ -196,4 +201,25 @@ fn a_reason_is_cut_and_a_strange_renewal_asks_for_nothing() {
     assert_eq!(read.refused.as_ref().map(|refused| refused.why.len()), Some(1_024));
     assert_eq!(read.renew, None);
     assert!(!read.is_for(&KeyId::of(b"another")));
+}
+
+#[test]
+fn a_certificate_that_only_pretends_to_be_of_our_authority_takes_nothing_back() {
+    // A tenant who knows the number of another's certificate puts one of his own making here, and revokes its agent.
+    let (authority, pair) = (authority(), KeyPair::generate().unwrap());
+    let victim = issue(&authority, &PublicKey::of(&pair).unwrap(), 0);
+    let mut forged = CertificateParams::default();
+    forged.serial_number = Some(victim.serial.as_bytes().to_vec().into());
+    (forged.not_before, forged.not_after) = (time::OffsetDateTime::UNIX_EPOCH, time::OffsetDateTime::now_utc());
+    let chain = forged.self_signed(&pair).unwrap().pem();
+    let key = PrivateKey::from_pem(pair.serialize_pem());
+    let issued = Issued { chain, ..victim.clone() };
+    let secret = holder(1).issued(&key, &key.id().unwrap(), &issued);
+    let read = AgentCertificate::read(&secret).unwrap();
+    let held: Vec<_> = read.held().collect();
+    assert_eq!((held.len(), &held[0].serial), (1, &victim.serial));
+    assert_ne!(held[0].issuer, authority.facts().key, "its number says nothing of our certificates");
+    let genuine = holder(1).issued(&key, &key.id().unwrap(), &victim);
+    let genuine = AgentCertificate::read(&genuine).unwrap();
+    assert!(genuine.held().all(|held| held.issuer == authority.facts().key));
 }
