@@ -77,7 +77,9 @@ async fn rotated(world: &World, former: &str) -> String {
         let published = config_maps.get(AUTHORITY).await.map_err(|error| error.to_string())?;
         let active = value(&secret, "tls.crt");
         let granted = secret.annotations().get("opamp.dev/rotated").cloned().unwrap_or_default();
-        for bundle in [value(&secret, "ca.crt"), published.data.unwrap_or_default().remove("ca.crt").unwrap_or_default()] {
+        for bundle in
+            [value(&secret, "ca.crt"), published.data.unwrap_or_default().remove("ca.crt").unwrap_or_default()]
+        {
             let count = bundle.matches("BEGIN CERTIFICATE").count();
             let holds_both = bundle.contains(active.trim()) && bundle.contains(former.trim());
             if active == former || granted != "once" || !holds_both || count != 2 {
@@ -139,10 +141,9 @@ impl World {
         let certificates = ListParams::default().fields("type=opamp.dev/agent-certificate");
         assert_eq!(in_fleet.list(&certificates).await.expect("a list").items.len(), 1, "one Secret for one key");
         let server = secrets(scenario).get("opamp-server-tls").await.expect("the server's certificate");
-        let list = scenario.cluster.kubectl(
-            &["-n", &scenario.system, "get", "configmap", "opamp-crl", "-o", r"jsonpath={.data.ca\.crl}"],
-            "",
-        );
+        let list = scenario
+            .cluster
+            .kubectl(&["-n", &scenario.system, "get", "configmap", "opamp-crl", "-o", r"jsonpath={.data.ca\.crl}"], "");
         assert!(list.contains("BEGIN X509 CRL"), "the list of revoked certificates is there");
         assert!(value(&server, "tls.crt").contains("BEGIN CERTIFICATE"), "the server has one");
         println!("longest time without a connection: {:.1} s", swarm.summary().await.longest_gap);

@@ -133,7 +133,11 @@ async fn credentials_appear_in_no_log_event_status_or_metric_and_in_no_other_sec
     canaries.extend([
         Canary { what: "the token", text: TOKEN.to_owned(), belongs: &["edge-token"] },
         Canary { what: "the password", text: PASSWORD.to_owned(), belongs: &["edge-basic"] },
-        Canary { what: "the value of the header", text: HEADER.to_owned(), belongs: &["backend", "opamp-credentials-"] },
+        Canary {
+            what: "the value of the header",
+            text: HEADER.to_owned(),
+            belongs: &["backend", "opamp-credentials-"],
+        },
     ]);
     nothing_sings(&scenario, &operator, &canaries).await;
     let log = operator.log();

@@ -52,7 +52,8 @@ impl SecretWrites {
                 let events = secrets.watch_metadata(&WatchParams::default().fields(TYPE), &version).await;
                 let mut events = events.expect("the API server watches").boxed();
                 while let Some(event) = events.try_next().await.expect("no version is missed") {
-                    let (WatchEvent::Added(object) | WatchEvent::Modified(object) | WatchEvent::Deleted(object)) = event
+                    let (WatchEvent::Added(object) | WatchEvent::Modified(object) | WatchEvent::Deleted(object)) =
+                        event
                     else {
                         continue;
                     };

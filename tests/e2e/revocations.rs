@@ -120,7 +120,8 @@ async fn an_authority_that_is_replaced_is_believed_by_neither_replica() {
     let (scenario, operators) = replicas("authority").await;
     let ca = scenario.ca().await;
     let start = |operator: &Operator| {
-        let swarm = agents(EACH, &name_of(operator)).trusting(&ca).header("Authorization", &format!("Bearer {TOKEN}-any"));
+        let swarm =
+            agents(EACH, &name_of(operator)).trusting(&ca).header("Authorization", &format!("Bearer {TOKEN}-any"));
         swarm.asking_for_certificates().start(&operator.websocket())
     };
     scenario.apply(&[enrollment_token("any-token", &format!("{TOKEN}-any"), None)]);
@@ -145,7 +146,9 @@ async fn replace_authority(scenario: &Scenario) {
     };
     let patch = |change: Value| {
         let change = json!({"data": change}).to_string();
-        scenario.cluster.kubectl(&["-n", &scenario.system, "patch", "secret", "opamp-ca", "--type=merge", "-p", &change], "")
+        scenario
+            .cluster
+            .kubectl(&["-n", &scenario.system, "patch", "secret", "opamp-ca", "--type=merge", "-p", &change], "")
     };
     let former = secret(r"{.data.tls\.crt}");
     patch(json!({"tls.crt": ""}));
