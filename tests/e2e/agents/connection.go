@@ -226,12 +226,12 @@ func (a *agent) renewCertificate() error {
 // offeredSettings takes connection settings: it switches to them as soon as the library has let go of the old ones.
 func (a *agent) offeredSettings(settings *protobufs.OpAMPConnectionSettings) error {
 	a.mutex.Lock()
-	key, now := a.key, a.connection
+	key, now, hash := a.key, a.connection, a.settingsHash
 	a.seen.settings++
 	a.mutex.Unlock()
 	a.reports.event(a, "settings", fields{
-		"endpoint": settings.DestinationEndpoint,
-		"headers":  len(settings.Headers.GetHeaders()), "certificate": settings.Certificate != nil,
+		"hash": hex.EncodeToString(hash), "endpoint": settings.DestinationEndpoint,
+		"headers": len(settings.Headers.GetHeaders()), "certificate": settings.Certificate != nil,
 		"own_key": len(settings.Certificate.GetPrivateKey()) == 0, "heartbeat": settings.HeartbeatIntervalSeconds,
 	})
 	if a.options.credentials.badSettings {
@@ -242,7 +242,8 @@ func (a *agent) offeredSettings(settings *protobufs.OpAMPConnectionSettings) err
 		return err
 	}
 	next.status = &protobufs.ConnectionSettingsStatus{
-		Status: protobufs.ConnectionSettingsStatuses_ConnectionSettingsStatuses_APPLIED,
+		LastConnectionSettingsHash: bytes.Clone(hash),
+		Status:                     protobufs.ConnectionSettingsStatuses_ConnectionSettingsStatuses_APPLIED,
 	}
 	// The library waits for its callbacks when it stops.
 	go a.switchTo(next, now)
@@ -257,8 +258,9 @@ func (a *agent) switchTo(next, former connection) {
 		return
 	}
 	former.status = &protobufs.ConnectionSettingsStatus{
-		Status:       protobufs.ConnectionSettingsStatuses_ConnectionSettingsStatuses_FAILED,
-		ErrorMessage: "could not connect with the new settings",
+		LastConnectionSettingsHash: next.status.LastConnectionSettingsHash,
+		Status:                     protobufs.ConnectionSettingsStatuses_ConnectionSettingsStatuses_FAILED,
+		ErrorMessage:               "could not connect with the new settings",
 	}
 	if err := a.reconnect(former); err != nil {
 		a.reports.event(a, "problem", fields{"error": err.Error()})
@@ -271,10 +273,6 @@ func (a *agent) reconnect(to connection) error {
 		a.reports.event(a, "problem", fields{"error": err.Error()})
 	}
 	a.mutex.Lock()
-	if to.status != nil {
-		// The library tells the hash after it has handed over the settings, and has done so by now.
-		to.status.LastConnectionSettingsHash = bytes.Clone(a.settingsHash)
-	}
 	a.connection = to
 	before := a.seen.connections
 	a.mutex.Unlock()
