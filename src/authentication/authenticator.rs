@@ -1,7 +1,7 @@
 //! The decision: who is this, and may it come in at all.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
@@ -23,7 +23,7 @@ use super::{
     fault::Fault,
     feed::Feed,
     metrics::{Method, Metrics},
-    notices::{NOTICES_WAITING, Notice},
+    notices::{About, NOTICES_WAITING, Notice},
     reviews::{Question, Reviews},
     table::{Row, Table},
 };
@@ -36,8 +36,9 @@ use crate::{
         key::KeyId,
         trust::Trust,
     },
-    kubernetes::Scope,
+    kubernetes::{ObjectKey, Scope},
     opamp::{
+        InstanceUid,
         identity::{Audience, Digest, Identity, Principal, Proof},
         now::Now,
     },
@@ -91,6 +92,7 @@ pub struct Authenticator {
     changed: watch::Sender<u64>,
     synced: watch::Sender<bool>,
     notices: mpsc::Sender<Notice>,
+    unusable_cas: watch::Sender<BTreeMap<ObjectKey, String>>,
     /// The CAs that are named to clients: none.
     pub(super) no_hints: Arc<[DistinguishedName]>,
 }
@@ -125,6 +127,7 @@ impl Authenticator {
             changed: watch::Sender::new(0),
             synced: watch::Sender::new(false),
             notices,
+            unusable_cas: watch::Sender::default(),
             no_hints: Arc::new([]),
         });
         (Arc::clone(&authenticator), Feed::new(authenticator, scope, waiting))
@@ -187,6 +190,28 @@ impl Authenticator {
     #[must_use]
     pub fn synced(&self) -> watch::Receiver<bool> {
         self.synced.subscribe()
+    }
+
+    /// The Secrets with CAs that fleets name and that vouch for nobody, each with the reason in words for people.
+    #[must_use]
+    pub fn unusable_cas(&self) -> watch::Receiver<BTreeMap<ObjectKey, String>> {
+        self.unusable_cas.subscribe()
+    }
+
+    pub(super) fn note_unusable_cas(&self, unusable: BTreeMap<ObjectKey, String>) {
+        self.unusable_cas.send_if_modified(|known| {
+            let is_news = *known != unusable;
+            *known = unusable;
+            is_news
+        });
+    }
+
+    /// An agent whose certificate had ended has enrolled with this identity: its fleet is told.
+    pub fn enrolled_anew(&self, fleet: (&str, &str), uid: InstanceUid, identity: &Identity) {
+        let about = About::EnrolledAnew { uid, method: identity.method() };
+        let (namespace, fleet) = (fleet.0.to_owned(), fleet.1.to_owned());
+        // With many waiting already this one is told of in the log only.
+        let _ = self.notices.try_send(Notice { namespace, fleet, about });
     }
 
     /// Where refusals are written down, for those who refuse for other reasons.
@@ -379,7 +404,8 @@ impl Authenticator {
         let fleet = identity.as_ref().and_then(fleet_of);
         if let Some((namespace, fleet)) = fleet.clone() {
             // With many waiting already this one is told of in the log only.
-            let _ = self.notices.try_send(Notice { namespace, fleet, method: method.name(), fault });
+            let about = About::Refused { method: method.name(), fault };
+            let _ = self.notices.try_send(Notice { namespace, fleet, about });
         }
         let access = Access {
             outcome: Outcome::Refused,

@@ -27,6 +27,10 @@ const LONGEST_WAY: usize = 8;
 /// Why a Secret vouches for nobody.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub(super) enum NoAuthority {
+    #[error("it does not exist")]
+    NotFound,
+    #[error("the CAs of {0} other Secrets are read, which is the limit")]
+    OneTooMany(usize),
     #[error("it has no key {CA_KEY}")]
     Missing,
     #[error("{CA_KEY}: {0}")]

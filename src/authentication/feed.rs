@@ -26,7 +26,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::{
     Authenticator,
     authenticator::Believed,
-    client_cas::{Authorities, ClientCas, read},
+    client_cas::{Authorities, ClientCas, NoAuthority, read},
     notices::{Notice, publish},
     table::{Row, Table, Unusable},
 };
@@ -68,8 +68,8 @@ pub struct Feed {
     users: Mirror<Option<Row>>,
     authorities: BTreeMap<ObjectKey, Watched>,
     clashes: BTreeSet<Vec<String>>,
-    /// The first Secret that there was no room to watch.
-    left_out: Option<ObjectKey>,
+    /// The Secrets that there was no room to watch.
+    left_out: BTreeSet<ObjectKey>,
 }
 
 /// A Secret with CAs that a fleet names.
@@ -80,26 +80,29 @@ struct Watched {
     is_known: bool,
     /// Whether the list that runs at this moment has shown it.
     is_listed: bool,
-    authorities: Option<Authorities>,
+    authorities: Result<Authorities, NoAuthority>,
 }
 
 impl Watched {
+    fn new(watch: DropGuard) -> Self {
+        Self { _watch: watch, is_known: false, is_listed: false, authorities: Err(NoAuthority::NotFound) }
+    }
+
     fn apply(&mut self, key: &ObjectKey, event: Event<Secret>) {
         match event {
             Event::Init => self.is_listed = false,
             Event::InitApply(secret) | Event::Apply(secret) => {
                 self.is_listed = true;
                 self.authorities = read(&secret)
-                    .inspect_err(|error| tracing::warn!(secret = %key, %error, "a Secret holds no CA for clients"))
-                    .ok();
+                    .inspect_err(|error| tracing::warn!(secret = %key, %error, "a Secret holds no CA for clients"));
             }
             Event::InitDone => {
                 self.is_known = true;
                 if !self.is_listed {
-                    self.authorities = None;
+                    self.authorities = Err(NoAuthority::NotFound);
                 }
             }
-            Event::Delete(_) => self.authorities = None,
+            Event::Delete(_) => self.authorities = Err(NoAuthority::NotFound),
         }
     }
 }
@@ -115,7 +118,7 @@ impl Feed {
             users,
             authorities: BTreeMap::new(),
             clashes: BTreeSet::new(),
-            left_out: None,
+            left_out: BTreeSet::new(),
         }
     }
 
@@ -181,14 +184,8 @@ impl Feed {
     fn watch_authorities(&mut self, watches: &WatchClient, events: &mut Events) {
         let catalog = self.authenticator.catalog().load();
         let mut wanted: BTreeSet<ObjectKey> = catalog.fleets().flat_map(|fleet| named(fleet)).collect();
-        let left_out = wanted.iter().nth(MOST_AUTHORITIES).cloned();
-        if let Some(first) = &left_out {
-            wanted.split_off(first);
-            if self.left_out != left_out {
-                tracing::warn!(most = MOST_AUTHORITIES, secret = %first, "fleets name too many Secrets with CAs; from this one on they are not read");
-            }
-        }
-        self.left_out = left_out;
+        let first = wanted.iter().nth(MOST_AUTHORITIES).cloned();
+        self.left_out = first.map(|first| wanted.split_off(&first)).unwrap_or_default();
         self.authorities.retain(|key, _| wanted.contains(key));
         for key in wanted {
             if self.authorities.contains_key(&key) {
@@ -200,8 +197,7 @@ impl Feed {
             let shown = key.clone();
             let stream = watch(watches, part, one, move |event| Seen::Authority(shown.clone(), event));
             events.push(stream.take_until(stop.clone().cancelled_owned()).boxed());
-            let named = Watched { _watch: stop.drop_guard(), is_known: false, is_listed: false, authorities: None };
-            self.authorities.insert(key, named);
+            self.authorities.insert(key, Watched::new(stop.drop_guard()));
         }
     }
 
@@ -232,15 +228,24 @@ impl Feed {
         }
         self.clashes = clashes;
         self.authenticator.believe(believed, Timestamp::now());
+        self.authenticator.note_unusable_cas(self.unusable_cas());
         if self.is_complete() {
             self.authenticator.mark_synced();
         }
     }
 
+    /// The Secrets with CAs that vouch for nobody, as far as they were looked for.
+    fn unusable_cas(&self) -> BTreeMap<ObjectKey, String> {
+        let known = self.authorities.iter().filter(|(_, watched)| watched.is_known);
+        let unusable = known.filter_map(|(key, watched)| Some((key, watched.authorities.as_ref().err()?.to_string())));
+        let left_out = self.left_out.iter().map(|key| (key, NoAuthority::OneTooMany(MOST_AUTHORITIES).to_string()));
+        unusable.chain(left_out).map(|(key, why)| (key.clone(), why)).collect()
+    }
+
     fn believed(&self) -> Believed {
         let catalog = self.authenticator.catalog().load();
         let authorities = |fleet: &FleetEntry| {
-            let held = named(fleet).filter_map(|key| self.authorities.get(&key)?.authorities.clone());
+            let held = named(fleet).filter_map(|key| self.authorities.get(&key)?.authorities.clone().ok());
             held.collect::<Vec<_>>()
         };
         let fleets = catalog.fleets().map(|fleet| (fleet.as_ref(), authorities(fleet)));
@@ -307,7 +312,7 @@ mod tests {
         let data = [("ca.crt".into(), ByteString(authority_pem().into_bytes()))];
         let secret = Secret { data: Some(data.into()), ..Secret::default() };
         let watch = CancellationToken::new().drop_guard();
-        let mut watched = Watched { _watch: watch, is_known: false, is_listed: false, authorities: None };
+        let mut watched = Watched::new(watch);
         for (case, event, expected) in [
             ("a list begins", Event::Init, (false, false)),
             ("it is shown", Event::InitApply(secret), (false, true)),
@@ -317,7 +322,7 @@ mod tests {
             ("it is complete, and shows nothing", Event::InitDone, (true, false)),
         ] {
             watched.apply(&key, event);
-            assert_eq!((watched.is_known, watched.authorities.is_some()), expected, "{case}");
+            assert_eq!((watched.is_known, watched.authorities.is_ok()), expected, "{case}");
         }
     }
 }

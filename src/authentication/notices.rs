@@ -1,4 +1,4 @@
-//! Events about refusals, on the fleet that the credential is bound to.
+//! Events about single agents, on the fleet that they concern: few, however many agents there are.
 
 use std::{
     collections::HashMap,
@@ -15,33 +15,63 @@ use crate::{
     api::agent_fleet::AgentFleet,
     catalog::CatalogHandle,
     events::{Publisher, Severity, Transition},
+    opamp::InstanceUid,
 };
 
-/// Refusals that may wait to be told.
+/// What may wait to be told.
 pub(super) const NOTICES_WAITING: usize = 64;
-/// One event a fleet in this time: whoever shows an expired token a thousand times is told of once.
+/// One event of a kind for each fleet in this time: whoever shows an expired token a thousand times is told of once.
 const INTERVAL: Duration = Duration::from_secs(300);
-/// The reason of the event.
-const REASON: &str = "CredentialRefused";
 
-/// A refusal that concerns a fleet.
+/// Something that concerns a fleet.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Notice {
     pub namespace: String,
     pub fleet: String,
-    pub method: &'static str,
-    pub fault: Fault,
+    pub about: About,
+}
+
+/// What has happened.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum About {
+    /// A credential that is bound to the fleet was refused.
+    Refused { method: &'static str, fault: Fault },
+    /// The certificate of this agent had ended, and it has enrolled with another credential.
+    EnrolledAnew { uid: InstanceUid, method: &'static str },
+}
+
+impl About {
+    /// The reason of the event.
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Refused { .. } => "CredentialRefused",
+            Self::EnrolledAnew { .. } => "AgentEnrolledAnew",
+        }
+    }
+
+    fn transition(&self) -> Transition {
+        let (severity, note) = match self {
+            Self::Refused { method, fault } => {
+                (Severity::Warning, format!("An agent was refused ({method}): {fault}."))
+            }
+            Self::EnrolledAnew { uid, method } => (
+                Severity::Normal,
+                format!("The certificate of agent {uid} had ended; it has enrolled anew ({method})."),
+            ),
+        };
+        Transition { severity, reason: self.reason(), note }
+    }
 }
 
 /// When each fleet was told of last.
 #[derive(Debug, Default)]
-struct Told(HashMap<(String, String), Instant>);
+struct Told(HashMap<(String, String, &'static str), Instant>);
 
 impl Told {
     /// Whether it is the fleet's turn. Only fleets that exist may be asked about.
     fn is_due(&mut self, notice: &Notice, now: Instant) -> bool {
         self.0.retain(|_, told| now < *told + INTERVAL);
-        let fleet = (notice.namespace.clone(), notice.fleet.clone());
+        let fleet = (notice.namespace.clone(), notice.fleet.clone(), notice.about.reason());
         let is_due = !self.0.contains_key(&fleet);
         if is_due {
             self.0.insert(fleet, now);
@@ -50,7 +80,7 @@ impl Told {
     }
 }
 
-/// Tells of refusals until nobody can refuse any more.
+/// Tells of what comes until nothing can come any more.
 pub(super) async fn publish(mut notices: mpsc::Receiver<Notice>, catalog: &CatalogHandle, publisher: &Publisher) {
     let mut told = Told::default();
     while let Some(notice) = notices.recv().await {
@@ -66,8 +96,7 @@ pub(super) async fn publish(mut notices: mpsc::Receiver<Notice>, catalog: &Catal
             uid: Some(fleet.uid.clone()),
             ..ObjectReference::default()
         };
-        let note = format!("An agent was refused ({}): {}.", notice.method, notice.fault);
-        publisher.publish(&about, vec![Transition { severity: Severity::Warning, reason: REASON, note }]).await;
+        publisher.publish(&about, vec![notice.about.transition()]).await;
     }
 }
 
@@ -76,18 +105,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fleet_is_told_of_once_in_five_minutes() {
+    fn a_fleet_is_told_of_each_kind_once_in_five_minutes() {
         let (mut told, start) = (Told::default(), Instant::now());
         for (second, fleet, expected) in
             [(0, "edge", true), (1, "edge", false), (2, "core", true), (299, "edge", false), (300, "edge", true)]
         {
-            let notice = Notice {
-                namespace: "telemetry".into(),
-                fleet: fleet.into(),
-                method: "EnrollmentToken",
-                fault: Fault::Expired,
-            };
+            let about = About::Refused { method: "EnrollmentToken", fault: Fault::Expired };
+            let notice = Notice { namespace: "telemetry".into(), fleet: fleet.into(), about };
             assert_eq!(told.is_due(&notice, start + Duration::from_secs(second)), expected, "{fleet} after {second} s");
         }
+        let uid = InstanceUid::from_wire(&[7; 16]).unwrap();
+        let about = About::EnrolledAnew { uid, method: "EnrollmentToken" };
+        let notice = Notice { namespace: "telemetry".into(), fleet: "edge".into(), about };
+        assert!(told.is_due(&notice, start + Duration::from_secs(301)), "of another kind");
+        let note = "The certificate of agent 07070707-0707-0707-0707-070707070707 had ended; it has enrolled anew \
+            (EnrollmentToken).";
+        assert_eq!(notice.about.transition().note, note);
     }
 }

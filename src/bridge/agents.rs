@@ -189,7 +189,7 @@ impl Bridge {
             self.look(entry, &catalog, now);
         }
         if entry.claim.number() != claim {
-            Self::note_begin(entry);
+            self.note_begin(entry);
         }
         let request = self.consider(entry, &mut receipt, now);
         let offer = if receipt.takes_offer() { entry.offer() } else { Offer::default() };

@@ -9,7 +9,11 @@ use tokio::sync::watch;
 
 use crate::{
     authentication::Authenticator,
-    opamp::{identity::Principal, now::Now},
+    opamp::{
+        InstanceUid,
+        identity::{Identity, Principal},
+        now::Now,
+    },
     server::{Peer, Refusal},
 };
 
@@ -25,6 +29,9 @@ pub trait Credentials: Send + Sync + 'static {
 
     /// Whether a principal that was admitted once would be admitted again. Called for each message; must return at once.
     fn is_valid(&self, principal: &Principal, now: Timestamp) -> bool;
+
+    /// An agent of this fleet, by namespace and name, whose certificate had ended has enrolled with this identity.
+    fn enrolled_anew(&self, fleet: (&str, &str), uid: InstanceUid, identity: &Identity);
 
     /// Moves whenever a credential may have gone.
     fn changed(&self) -> watch::Receiver<u64>;
@@ -42,6 +49,10 @@ impl Credentials for Authenticator {
 
     fn is_valid(&self, principal: &Principal, now: Timestamp) -> bool {
         self.is_valid(principal, now)
+    }
+
+    fn enrolled_anew(&self, fleet: (&str, &str), uid: InstanceUid, identity: &Identity) {
+        self.enrolled_anew(fleet, uid, identity);
     }
 
     fn changed(&self) -> watch::Receiver<u64> {

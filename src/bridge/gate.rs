@@ -350,7 +350,7 @@ impl Bridge {
     }
 
     /// Writes down that a session has begun.
-    pub(super) fn note_begin(entry: &Entry) {
+    pub(super) fn note_begin(&self, entry: &Entry) {
         let Some(who) = entry.who() else { return };
         let outcome = match entry.waiting() {
             Waiting::InVain => return,
@@ -362,6 +362,10 @@ impl Bridge {
             Outcome::Granted if entry.is_enrolled_anew() => "CertificateEnded",
             Outcome::Granted | Outcome::Refused | Outcome::Renamed | Outcome::Ended => "",
         };
+        if let (Outcome::Granted, true, Some(fleet)) = (outcome, entry.is_enrolled_anew(), entry.fleet()) {
+            let uid = entry.session.uid();
+            self.credentials.enrolled_anew((&fleet.namespace, &fleet.name), uid, who.identity);
+        }
         audit::record(outcome, who, entry.fleet_name(), reason);
     }
 }

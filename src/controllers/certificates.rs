@@ -20,11 +20,14 @@ const TOGETHER: Duration = Duration::from_millis(200);
 /// When the roll is called again although nothing has changed.
 const ROUND: Duration = Duration::from_secs(60);
 
+/// Who gives them out.
+pub(super) fn registrar(context: &Context) -> Registrar {
+    let (client, metrics) = (context.client.clone(), context.certificate_metrics.clone());
+    Registrar::new(client, context.certificates.clone(), context.registrar.clone(), metrics)
+}
+
 /// Gives out certificates until the future is dropped.
-pub(super) async fn run(context: &Context) {
-    let metrics = context.certificate_metrics.clone();
-    let client = context.client.clone();
-    let registrar = Registrar::new(client, context.certificates.clone(), context.registrar.clone(), metrics);
+pub(super) async fn run(context: &Context, registrar: Registrar) {
     let (sender, receiver) = watch::channel(None);
     tokio::join!(registrar.run(context.watch_client.clone(), receiver), keep_calling(context, sender));
 }

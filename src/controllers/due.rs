@@ -130,6 +130,7 @@ impl Leader {
             stored: &stored,
             census: &self.census.get(key).cloned().unwrap_or_default(),
             uncounted: self.uncounted.get(&uid).copied().unwrap_or_default(),
+            admission: &self.admission_faults(key, fleet, &prepared.made),
             policy: &self.context.policy,
         };
         fleets::plan::plan(fleet, &observed, Timestamp::now())

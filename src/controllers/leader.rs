@@ -12,6 +12,7 @@ use std::{
 use futures::StreamExt as _;
 use kube::core::DeserializeGuard;
 use tokio::{
+    sync::watch,
     task::JoinSet,
     time::{self, timeout},
 };
@@ -31,6 +32,7 @@ use crate::{
     api::{agent_fleet::AgentFleet, connection_settings::ConnectionSettings, remote_config::RemoteConfig},
     catalog::{credentials::credentials_secret_name, stored::revision_secret_name},
     connection_settings,
+    credentials::registrar::Findings,
     effective_configs::unused::Unused,
     events::Publisher,
     fleets::{census::Census, credentials::Kept, plan::Made},
@@ -122,6 +124,8 @@ pub(super) struct Leader {
     pub(super) counted: Option<Instant>,
     pub(super) housekeeping: Housekeeping,
     pub(super) unused: Unused,
+    /// What people must mend before certificates are given out.
+    pub(super) findings: watch::Receiver<Findings>,
 }
 
 /// How the leader's work ended.
@@ -138,8 +142,8 @@ pub(super) fn now() -> Instant {
 }
 
 impl Leader {
-    /// A leader that knows nothing yet.
-    pub(super) fn new(context: Arc<Context>, publisher: Publisher) -> Self {
+    /// A leader that knows nothing yet, but for what is found where certificates are made.
+    pub(super) fn new(context: Arc<Context>, publisher: Publisher, findings: watch::Receiver<Findings>) -> Self {
         let parts = context.scope.parts();
         Self {
             publisher,
@@ -159,6 +163,7 @@ impl Leader {
             counted: None,
             housekeeping: Housekeeping::default(),
             unused: Unused::default(),
+            findings,
             context,
         }
     }
@@ -169,6 +174,7 @@ impl Leader {
         let mut watches = watches.ready_chunks(EVENTS_AT_ONCE);
         let mut agents = self.context.agents.generation();
         let mut catalog = self.context.catalog.generation();
+        let (mut cas, mut findings) = (self.context.unusable_cas.clone(), self.findings.clone());
         self.agenda.ask(Work::Count, now());
         self.catalog_moved();
         let ended = loop {
@@ -186,6 +192,8 @@ impl Leader {
                 },
                 Ok(()) = agents.changed() => self.ask_for_count(),
                 Ok(()) = catalog.changed() => self.catalog_moved(),
+                Ok(()) = cas.changed() => self.faults_moved(),
+                Ok(()) = findings.changed() => self.faults_moved(),
                 () = time::sleep_until(alarm) => {}
             }
         };

@@ -12,6 +12,7 @@ mod carry_out;
 mod certificates;
 mod chores;
 mod due;
+mod faults;
 mod held;
 mod leader;
 mod metrics;
@@ -21,7 +22,10 @@ mod settings;
 mod tests;
 mod watches;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use kube::Client;
 use tokio::{sync::watch, time};
@@ -35,7 +39,7 @@ use crate::{
     credentials::{self, certificates::Certificates, registrar::RegistrarSettings},
     effective_configs,
     events::Publisher,
-    kubernetes::{Scope, WatchClient},
+    kubernetes::{ObjectKey, Scope, WatchClient},
     lease::Leading,
     status::budget::{Budget, Heard},
 };
@@ -64,6 +68,8 @@ pub struct Context {
     pub budget: Arc<Mutex<Budget>>,
     /// The certificates of agents.
     pub certificates: Certificates,
+    /// The Secrets with CAs for clients that vouch for nobody, each with the reason.
+    pub unusable_cas: watch::Receiver<BTreeMap<ObjectKey, String>>,
     /// How certificates are made.
     pub registrar: RegistrarSettings,
     /// What is measured of that.
@@ -105,9 +111,10 @@ pub async fn run(context: Arc<Context>, mut leading: watch::Receiver<Leading>, s
             known = becomes(&mut leading, Leading::Yes) => if known == Known::Never { return },
         }
         let stop = shutdown.child_token();
-        let term = Leader::new(Arc::clone(&context), publisher.clone()).run(stop.clone());
+        let registrar = certificates::registrar(&context);
+        let term = Leader::new(Arc::clone(&context), publisher.clone(), registrar.findings()).run(stop.clone());
         let mut term = std::pin::pin!(term);
-        let certificates = certificates::run(&context);
+        let certificates = certificates::run(&context, registrar);
         let ended = tokio::select! {
             ended = &mut term => ended,
             () = certificates => Ended::Stopped,

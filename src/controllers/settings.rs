@@ -71,6 +71,13 @@ impl ServedSettings {
     }
 }
 
+impl ServedSettings {
+    /// The settings that this fleet offers.
+    pub(super) fn of(&self, fleet: &ObjectKey) -> impl Iterator<Item = &Settings> {
+        self.0.get(fleet).into_iter().flat_map(|served| served.settings.iter().map(AsRef::as_ref))
+    }
+}
+
 impl Served {
     fn by(fleet: &FleetEntry) -> Self {
         let mut settings: Vec<Arc<Settings>> =

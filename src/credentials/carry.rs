@@ -94,7 +94,10 @@ impl Desk<'_> {
         let key = match (&certificate.request, &certificate.private_key) {
             (Some(pem), _) => match CertificateRequest::check(pem, certificate.agent, |uid| self.roll.is_known(uid)) {
                 Ok(request) if policy.issuer != Issuer::Internal && certificate.is_for(&request.key().id()) => {
-                    return Ok(Carried::Ask(certificate, request, policy.clone()));
+                    return Ok(match request.check_names(&self.name(&certificate.holder())) {
+                        Ok(()) => Carried::Ask(certificate, request, policy.clone()),
+                        Err(error) => Carried::Write(refuse(certificate, &error.to_string(), now)),
+                    });
                 }
                 Ok(request) => Some(request.key().clone()),
                 Err(error) => return Ok(Carried::Write(refuse(certificate, &error.to_string(), now))),
@@ -130,8 +133,7 @@ impl Desk<'_> {
     }
 
     fn name(&self, holder: &Holder) -> AgentName {
-        let Holder { agent, namespace, fleet } = holder.clone();
-        AgentName { cluster: self.cluster.to_owned(), namespace, fleet, uid: agent }
+        holder.name(self.cluster)
     }
 }
 

@@ -3,6 +3,7 @@
 //! | part | its work |
 //! |---|---|
 //! | [`request`], [`profile`], [`authority`], [`key`], [`serial`], [`name`] | what a request may be, and what a certificate says |
+//! | [`own_names`] | what issuers that are not ours may be asked to sign, and may have signed |
 //! | [`anchors`], [`facts`], [`pem`] | which certificates are believed |
 //! | [`revocations`], [`renewal`] | what was taken back, and when a certificate is made anew |
 //! | [`stored`], [`published`], [`generations`], [`server_certificate`] | what is stored, both ways |
@@ -28,6 +29,7 @@ pub mod generations;
 pub mod key;
 pub mod metrics;
 pub mod name;
+pub mod own_names;
 pub mod pem;
 pub mod plan;
 pub mod profile;

@@ -20,8 +20,8 @@ use super::{
 };
 use crate::{kubernetes::ObjectKey, opamp::InstanceUid};
 
-/// A Secret may be seen before the Agent that it belongs to, or what its fleet gives, is known; and one that is of no use any more tells for a while how
-/// often its agent asks.
+/// A Secret may be seen before the Agent that it belongs to, or what its fleet gives, is known; and one that is of no use
+/// any more tells for a while how often its agent asks.
 const SETTLING: Duration = Duration::from_secs(60);
 /// An Agent object may be gone for a moment, while it moves or somebody has deleted it by mistake.
 const ORPHANED: Duration = Duration::from_secs(600);

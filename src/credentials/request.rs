@@ -1,4 +1,5 @@
-//! Requests for certificates (CSR, PKCS #10) as agents send them: what is taken from one is its public key.
+//! Requests for certificates (CSR, PKCS #10) as agents send them: what the operator's CA takes from one is its public key.
+//! Other issuers get it as it came, so that it must not say more than it may.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +18,13 @@ use x509_parser::{
     public_key::PublicKey as ParsedKey,
 };
 
-use super::{authority::AuthorityError, key::KeyId, name::AgentName, profile::agent_profile};
+use super::{
+    authority::AuthorityError,
+    key::KeyId,
+    name::AgentName,
+    own_names::{Foreign, check_request},
+    profile::agent_profile,
+};
 use crate::opamp::InstanceUid;
 
 /// Most bytes of a request. One with an RSA key of 8,192 bits has about 3 kB.
@@ -63,6 +70,9 @@ pub enum RequestError {
     /// It speaks of more agents than one could be.
     #[error("the certificate request names more than {MOST_IDENTIFIERS} identifiers")]
     TooManyIdentifiers,
+    /// It asks for more than the agent's own name, and whoever is to sign would copy that.
+    #[error("the fleet's issuer takes names from the certificate request: {0}")]
+    Foreign(#[from] Foreign),
 }
 
 /// A public key of a kind and strength that a certificate is issued for.
@@ -108,7 +118,8 @@ impl rcgen::PublicKeyData for PublicKey {
     }
 }
 
-/// A request that was found good for the agent that sent it. Its text is kept as it came; nothing but the key is used.
+/// A request that was found good for the agent that sent it. Its text is kept as it came; the operator's CA uses nothing but
+/// the key.
 #[derive(Clone, Eq, PartialEq)]
 pub struct CertificateRequest {
     pem: Box<[u8]>,
@@ -135,6 +146,14 @@ impl CertificateRequest {
             return Err(RequestError::AnotherAgent);
         }
         Ok(Self { pem: pem.into(), key })
+    }
+
+    /// Checks that it asks for nothing but this name, or for none: to be done before somebody else is asked to sign it as it
+    /// stands.
+    pub fn check_names(&self, own: &AgentName) -> Result<(), RequestError> {
+        let der = only_block(&self.pem)?;
+        let (_, request) = X509CertificationRequest::from_der(&der).map_err(|_| RequestError::Malformed)?;
+        Ok(check_request(&request, own)?)
     }
 
     /// The request for a key that the operator has made, for an issuer that is not its own CA.
@@ -259,7 +278,7 @@ fn issued(uri: &str) -> Option<InstanceUid> {
 }
 
 /// Canonical text only, in either case: 36 characters.
-fn uuid(text: &str) -> Option<InstanceUid> {
+pub(super) fn uuid(text: &str) -> Option<InstanceUid> {
     let uuid = Uuid::try_parse(text).ok().filter(|_| text.len() == 36)?;
     InstanceUid::from_wire(uuid.as_bytes())
 }

@@ -17,7 +17,7 @@ use super::{
     authority::Issued,
     facts::{CertificateFacts, Role},
     key::{KeyId, PrivateKey},
-    name::is_plain,
+    name::{AgentName, is_plain},
     pem::{PemError, read_certificates, write_certificates},
     request::{CertificateRequest, MAX_REQUEST},
     roll::Issuer,
@@ -357,6 +357,13 @@ pub struct Holder {
 }
 
 impl Holder {
+    /// What its certificate calls it.
+    #[must_use]
+    pub fn name(&self, cluster: &str) -> AgentName {
+        let Self { agent, namespace, fleet } = self.clone();
+        AgentName { cluster: cluster.to_owned(), namespace, fleet, uid: agent }
+    }
+
     /// The Secret with which a replica hands on the request of an agent.
     #[must_use]
     pub fn request(&self, request: &CertificateRequest) -> Secret {

@@ -4,6 +4,7 @@ mod commands;
 mod conformance;
 mod metrics;
 mod names;
+mod security;
 
 use std::{
     fs,

@@ -5,6 +5,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod attacks;
 mod authority_kills;
 mod broken_configs;
 mod clients;
@@ -27,5 +28,6 @@ mod revocations;
 mod rotation;
 mod scale;
 mod secrets;
+mod service_accounts;
 mod templates;
 mod tls;

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use crate::harness::{Kind, Operator, Reached, Scenario, changes::events, fleet, remote_config, swarm::agents};
+use serde_json::json;
+
+use super::enrollment::{TOKEN, apply_fleet, renewed};
+use crate::harness::{Kind, Operator, Reached, Scenario, changes::events, fleet, forge, remote_config, swarm::agents};
 
 const SOON: Duration = Duration::from_secs(10);
 /// Nothing else on earth contains this.
@@ -18,16 +21,24 @@ pub(super) async fn visible_texts(scenario: &Scenario, operator: &Operator) -> V
     }
     for namespace in [&scenario.namespace, &scenario.system] {
         texts.extend(events(&scenario.client, namespace).await.into_iter().map(|event| ("event".to_owned(), event)));
-        let others = ["-n", namespace, "get", "configmaps,leases,events", "-o", "json"];
-        texts.push(("ConfigMaps, Leases, Events".to_owned(), scenario.cluster.kubectl(&others, "")));
+        let others = ["-n", namespace, "get", "connectionsettings,configmaps,leases,events", "-o", "json"];
+        texts
+            .push(("ConnectionSettings, ConfigMaps, Leases, Events".to_owned(), scenario.cluster.kubectl(&others, "")));
     }
     texts
 }
 
 async fn the_canary_is_nowhere(scenario: &Scenario, operator: &Operator, case: &str) {
+    are_nowhere(scenario, operator, case, &[CANARY]).await;
+}
+
+async fn are_nowhere(scenario: &Scenario, operator: &Operator, case: &str, canaries: &[&str]) {
     for (place, text) in visible_texts(scenario, operator).await {
-        if let Some(at) = text.find(CANARY) {
-            panic!("{case}: the canary sings in {place}: …{}…", &text[at.saturating_sub(200)..at]);
+        for (number, canary) in canaries.iter().enumerate() {
+            if let Some(at) = text.find(canary) {
+                let before: String = text[..at].chars().rev().take(200).collect();
+                panic!("{case}: canary {number} sings in {place}: …{}…", before.chars().rev().collect::<String>());
+            }
         }
     }
 }
@@ -65,4 +76,40 @@ async fn secret_content_appears_in_no_log_event_status_or_metric() {
     let uid = &honest.uids().await[0];
     scenario.condition((Kind::Agent, uid), ("ConfigApplied", "False", "TemplateFailed"), SOON).await;
     the_canary_is_nowhere(&scenario, &operator, "a template that fails").await;
+}
+
+/// The second line of a key in PEM: the first that tells anything of it.
+fn heart(key: &str) -> &str {
+    key.lines().nth(1).expect("a key has lines")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn credentials_appear_in_no_log_event_status_or_metric() {
+    let scenario = Scenario::begin("credentials").await;
+    let operator = scenario.tls_replica("replica-0", &["--log-level", "trace"]).await;
+    apply_fleet(&scenario, &operator.websocket(), "Automatic", &json!({"duration": "1h", "renewBefore": "20m"}));
+    scenario.apply_secret("header", "value", CANARY);
+    scenario.apply(&[json!({
+        "apiVersion": "opamp.dev/v1alpha1", "kind": "ConnectionSettings", "metadata": {"name": "edge"},
+        "spec": {"opamp": {
+            "endpoint": operator.websocket(), "certificate": {"source": "Issued"}, "heartbeatInterval": "5s",
+            "headers": [{"name": "X-Canary", "valueFrom": {"secretKeyRef": {"name": "header", "key": "value"}}}],
+        }},
+    })]);
+    let (ca, bearer) = (scenario.ca().await, format!("Bearer {TOKEN}"));
+    let guess = "Bearer a-guess-that-is-not-a-token-0123456789";
+    let guesser = agents(1, "edge").seed("guesser").trusting(&ca).header("Authorization", guess);
+    let guesser = guesser.start(&operator.websocket());
+    guesser.all(Reached { failures: 1, ..Reached::default() }, SOON).await;
+    let swarm = agents(1, "edge").trusting(&ca).header("Authorization", &bearer).asking_for_certificates();
+    let swarm = swarm.start(&operator.websocket());
+    swarm.all(Reached::certified(), SOON * 2).await;
+    let uid = swarm.uids().await.remove(0);
+    renewed(&scenario, &swarm, &uid, "", SOON).await;
+
+    let [authority] = forge::secret(&scenario, "opamp-ca", ["tls.key"]);
+    let [server] = forge::secret(&scenario, "opamp-server-tls", ["tls.key"]);
+    let agent = swarm.identity(0).await.key;
+    let canaries = [CANARY, TOKEN, "a-guess-that-is-not", heart(&authority), heart(&server), heart(&agent)];
+    are_nowhere(&scenario, &operator, "enrolled, certified and guessed at", &canaries).await;
 }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, io, net::SocketAddr, time::Duration};
 
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
     time::timeout,
 };
@@ -47,7 +47,12 @@ pub fn head(method: &str, path: &str, headers: &[(&str, &str)]) -> String {
 
 /// Sends these bytes and reads one answer. A server may answer, and close, before it has read everything.
 pub async fn exchange(address: SocketAddr, request: &[u8]) -> io::Result<Response> {
-    let (mut reader, mut writer) = TcpStream::connect(address).await?.into_split();
+    exchange_over(TcpStream::connect(address).await?, request).await
+}
+
+/// The same over what is connected already.
+pub async fn exchange_over(wire: impl AsyncRead + AsyncWrite, request: &[u8]) -> io::Result<Response> {
+    let (mut reader, mut writer) = tokio::io::split(wire);
     let mut answer = Vec::new();
     let write = async {
         let _ = writer.write_all(request).await; // refused halfway: the answer says why

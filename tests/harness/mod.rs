@@ -6,9 +6,11 @@
 //! What a test starts ends with it, also when the test run is killed: see [`guardian`].
 
 pub mod api_proxy;
+pub mod caller;
 pub mod cert_manager;
 pub mod changes;
 pub mod control_plane;
+pub mod forge;
 pub mod guardian;
 pub mod http;
 pub mod operator;

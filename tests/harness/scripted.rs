@@ -1,6 +1,6 @@
 //! Agents that say exactly what a test has them say, lies included.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr, pin::Pin, time::Duration};
 
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
@@ -8,10 +8,19 @@ use opamp_operator::opamp::messages::{
     AgentDescription, AgentToServer, AnyValue, ComponentHealth, KeyValue, ServerToAgent, any_value::Value,
 };
 use prost::Message as _;
-use tokio::{net::TcpStream, time::timeout};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    time::timeout,
+};
 use tokio_tungstenite::{
     WebSocketStream, client_async,
-    tungstenite::{self, Message, http::StatusCode, protocol::frame::coding::CloseCode},
+    tungstenite::{
+        self, Message,
+        client::IntoClientRequest as _,
+        http::{HeaderName, HeaderValue, StatusCode},
+        protocol::frame::coding::CloseCode,
+    },
 };
 use uuid::Uuid;
 
@@ -24,8 +33,12 @@ pub const UNAVAILABLE: i32 = 2;
 /// No answer takes longer.
 const PATIENCE: Duration = Duration::from_secs(15);
 
+/// What a WebSocket goes over: plain text or TLS.
+pub trait Wire: AsyncRead + AsyncWrite + Send {}
+impl<Stream: AsyncRead + AsyncWrite + Send> Wire for Stream {}
+
 /// An open WebSocket.
-pub struct Socket(WebSocketStream<TcpStream>);
+pub struct Socket(WebSocketStream<Pin<Box<dyn Wire>>>);
 
 /// Why there is no WebSocket.
 #[derive(Debug)]
@@ -56,7 +69,21 @@ impl Socket {
     /// Opens a WebSocket.
     pub async fn connect(address: SocketAddr) -> Result<Self, Refused> {
         let stream = TcpStream::connect(address).await.map_err(|error| Refused::Broken(error.to_string()))?;
-        match client_async(format!("ws://{address}/v1/opamp"), stream).await {
+        Self::open(Box::pin(stream), address, &[]).await
+    }
+
+    /// Opens a WebSocket over what is connected already, with these headers as well.
+    pub async fn open(
+        wire: Pin<Box<dyn Wire>>,
+        address: SocketAddr,
+        headers: &[(String, String)],
+    ) -> Result<Self, Refused> {
+        let mut request = format!("ws://{address}/v1/opamp").into_client_request().expect("it is a URL");
+        for (name, value) in headers {
+            let name = HeaderName::from_bytes(name.as_bytes()).expect("the name of a header");
+            request.headers_mut().append(name, HeaderValue::from_str(value).expect("the value of a header"));
+        }
+        match client_async(request, wire).await {
             Ok((socket, _)) => Ok(Self(socket)),
             Err(tungstenite::Error::Http(response)) => Err(Refused::Answered {
                 status: response.status(),

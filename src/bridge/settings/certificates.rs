@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     agents::summary::Acceptance,
+    api::enrollment::CertificateIssuer,
     catalog::{FleetEntry, scrub::Scrubber},
     credentials::{
         renewal::Validity,
@@ -84,7 +85,7 @@ impl Bridge {
                 }
             }
         }
-        let checked = match self.check(entry.session.uid(), request) {
+        let checked = match self.check(entry, request) {
             Ok(checked) => checked,
             Err(fault) => return Finding::Bad(fault.to_string()),
         };
@@ -96,8 +97,18 @@ impl Bridge {
         }
     }
 
-    fn check(&self, uid: InstanceUid, request: &Bytes) -> Result<CertificateRequest, RequestError> {
-        CertificateRequest::check(request, uid, |other| !self.index.get(other).is_empty())
+    fn check(&self, entry: &Entry, request: &Bytes) -> Result<CertificateRequest, RequestError> {
+        let uid = entry.session.uid();
+        let checked = CertificateRequest::check(request, uid, |other| !self.index.get(other).is_empty())?;
+        let asks_others = |fleet: &&Arc<FleetEntry>| match fleet.enrollment.certificates.issuer {
+            CertificateIssuer::Internal => false,
+            CertificateIssuer::CertManager | CertificateIssuer::CertificateSigningRequest => true,
+        };
+        // Before there is a CA the name of the cluster is not known. The leader checks it again.
+        if let (Some(fleet), Some(cluster)) = (entry.fleet().filter(asks_others), self.trust.snapshot().cluster()) {
+            checked.check_names(&holder(uid, fleet).name(cluster))?;
+        }
+        Ok(checked)
     }
 
     fn not_served(entry: &Entry) -> String {
@@ -129,8 +140,7 @@ impl Bridge {
     /// Hands on a request that was answered with an acknowledgement.
     pub(in crate::bridge) fn hand_on(&self, entry: &mut Entry, request: CertificateRequest, now: Now) {
         let Some(fleet) = entry.fleet() else { return };
-        let holder =
-            Holder { agent: entry.session.uid(), namespace: fleet.namespace.clone(), fleet: fleet.name.clone() };
+        let holder = holder(entry.session.uid(), fleet);
         let application = Application { holder, request, validity: validity(fleet), failures: 0 };
         if self.applications.submit(application, now.instant) == Place::NoRoom {
             self.refuse_request(entry, NO_ROOM, now);
@@ -142,7 +152,7 @@ impl Bridge {
         match entry.ripe_request() {
             Ripe::NotYet => {}
             Ripe::Never => self.refuse_request(entry, &Self::not_served(entry), now),
-            Ripe::Now(request) => match self.check(entry.session.uid(), &request) {
+            Ripe::Now(request) => match self.check(entry, &request) {
                 Ok(checked) => self.hand_on(entry, checked, now),
                 Err(fault) => self.refuse_request(entry, &fault.to_string(), now),
             },
@@ -226,6 +236,11 @@ impl Bridge {
             let _ = self.applications.submit(Application { failures, ..application }, now().instant);
         }
     }
+}
+
+/// Whose certificate it will be.
+fn holder(agent: InstanceUid, fleet: &FleetEntry) -> Holder {
+    Holder { agent, namespace: fleet.namespace.clone(), fleet: fleet.name.clone() }
 }
 
 /// How long certificates of a fleet count.

@@ -78,6 +78,8 @@ pub(super) fn identity_of(replica: &Replica, uid: InstanceUid) -> String {
 #[derive(Default)]
 pub(super) struct Vault {
     taken: Mutex<Vec<Identity>>,
+    /// Who has enrolled anew.
+    pub(super) returned: Mutex<Vec<InstanceUid>>,
     generation: watch::Sender<u64>,
 }
 
@@ -102,6 +104,10 @@ impl Credentials for Vault {
     fn is_valid(&self, principal: &Principal, now: Timestamp) -> bool {
         let is_over = principal.expires.is_some_and(|expires| expires <= now);
         !is_over && !self.taken.lock().expect("unbroken").contains(&principal.identity)
+    }
+
+    fn enrolled_anew(&self, _fleet: (&str, &str), uid: InstanceUid, _identity: &Identity) {
+        self.returned.lock().expect("unbroken").push(uid);
     }
 
     fn changed(&self) -> watch::Receiver<u64> {

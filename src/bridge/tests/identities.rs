@@ -210,4 +210,5 @@ async fn an_agent_whose_certificate_has_ended_enrols_anew() {
     assert_eq!(new_uid(&replica.open_by(&token()).say(&agent.report())), None);
     replica.settled().await;
     assert_eq!(identity_of(&replica, agent.uid), TOKEN);
+    assert_eq!(*replica.credentials.returned.lock().unwrap(), [agent.uid], "its fleet is told, once");
 }

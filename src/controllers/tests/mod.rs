@@ -13,6 +13,7 @@ use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use kube::{Client, client::Body, core::DeserializeGuard, runtime::watcher::Event};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use super::{
     Context,
@@ -23,7 +24,11 @@ use crate::{
     agents::index::AgentIndex,
     api::remote_config::RemoteConfig,
     catalog::{CatalogHandle, Policy},
-    credentials::{self, certificates::Certificates, registrar::RegistrarSettings},
+    credentials::{
+        self,
+        certificates::Certificates,
+        registrar::{Findings, RegistrarSettings},
+    },
     effective_configs::{Metrics, Store},
     events::Publisher,
     kubernetes::Scope,
@@ -66,11 +71,13 @@ impl World {
             texts: Store::new(Scope::All, Arc::clone(&budget), Metrics::default()),
             metrics: super::Metrics::default(),
             certificates: Certificates::new(&Scope::All),
+            unusable_cas: watch::channel(BTreeMap::new()).1,
             registrar: RegistrarSettings { namespace: "opamp-system".into(), cluster: None, server_names: None },
             certificate_metrics: credentials::metrics::Metrics::default(),
             budget,
         };
-        let mut leader = Leader::new(Arc::new(context), Publisher::new(client, "replica-0"));
+        let mut leader =
+            Leader::new(Arc::new(context), Publisher::new(client, "replica-0"), watch::channel(Findings::default()).1);
         let remote_config = |event| Seen::Input(None, InputEvent::RemoteConfig(event));
         leader.see(remote_config(Event::Init));
         remote_configs.into_iter().for_each(|object| leader.see(remote_config(Event::InitApply(guarded(object)))));

@@ -18,6 +18,7 @@ use kube::{
     runtime::watcher::Event,
 };
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::{
     agents::index::AgentIndex,
@@ -31,7 +32,11 @@ use crate::{
         leader::{Leader, now},
         watches::Seen,
     },
-    credentials::{self, certificates::Certificates, registrar::RegistrarSettings},
+    credentials::{
+        self,
+        certificates::Certificates,
+        registrar::{Findings, RegistrarSettings},
+    },
     effective_configs::{Metrics as TextMetrics, Store},
     events::Publisher,
     kubernetes::Scope,
@@ -183,11 +188,13 @@ impl World {
             texts: Store::new(Scope::All, Arc::clone(&budget), TextMetrics::default()),
             metrics: Metrics::default(),
             certificates: Certificates::new(&Scope::All),
+            unusable_cas: watch::channel(BTreeMap::new()).1,
             registrar: RegistrarSettings { namespace: "opamp-system".into(), cluster: None, server_names: None },
             certificate_metrics: credentials::metrics::Metrics::default(),
             budget,
         };
-        let mut leader = Leader::new(Arc::new(context), Publisher::new(client, "replica-0"));
+        let mut leader =
+            Leader::new(Arc::new(context), Publisher::new(client, "replica-0"), watch::channel(Findings::default()).1);
         super::list_nothing(&mut leader);
         Self { leader, kept, catalog }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use kube::{
-    Api, ResourceExt as _,
+    Api, Client, ResourceExt as _,
     core::{ApiResource, DynamicObject, GroupVersionKind},
 };
 use serde_json::{Value, json};
@@ -17,8 +17,30 @@ use super::{
 use crate::credentials::{
     request::CertificateRequest,
     stored::{AGENT_LABEL, AgentCertificate},
-    writes::WriteError,
+    writes::{WriteError, Writes},
 };
+
+/// What people are told where there is none.
+pub(in crate::credentials) const ABSENT: &str =
+    "cert-manager is not installed: the API server knows no CertificateRequest of cert-manager.io/v1";
+/// What cert-manager says of a request that it is at work on; whatever else keeps one waiting is for people to mend.
+const AT_WORK: [&str; 2] = ["Waiting on certificate issuance", "Created Order resource"];
+
+/// Whether the API server knows what cert-manager is asked with.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(in crate::credentials) enum Presence {
+    /// It does.
+    Installed,
+    /// It does not.
+    Absent,
+}
+
+/// Looks whether cert-manager is there.
+pub(in crate::credentials) async fn look(writes: &Writes, client: &Client) -> Result<Presence, WriteError> {
+    let served = writes.ask(client.list_api_group_resources("cert-manager.io/v1")).await?;
+    let is_there = served.is_some_and(|list| list.resources.iter().any(|it| it.kind == "CertificateRequest"));
+    Ok(if is_there { Presence::Installed } else { Presence::Absent })
+}
 
 /// Who is to sign.
 #[derive(Clone, Copy)]
@@ -39,9 +61,7 @@ pub(super) async fn ask(
     let api: Api<DynamicObject> = Api::namespaced_with(issuers.client.clone(), &certificate.key.namespace, &kind);
     let object = object(&kind, certificate, request, issuer, duration);
     Ok(match put(issuers.writes, &api, &object).await? {
-        None => Asked::Waits(Some(
-            "cert-manager is not installed: the API server knows no CertificateRequest of cert-manager.io/v1".into(),
-        )),
+        None => Asked::Waits(Some(ABSENT.into())),
         Some(found) if found.data["spec"]["request"] != object.data["spec"]["request"] => Asked::Waits(Some(format!(
             "the CertificateRequest {} asks for something else; delete it",
             found.name_any()
@@ -98,10 +118,12 @@ fn read(found: &DynamicObject) -> Asked {
         Some(ready) if ready["reason"] == "Failed" => {
             Asked::Refused(format!("the CertificateRequest {name} has failed: {}", message(ready)))
         }
-        // What keeps it waiting may be an issuer that is not there.
-        Some(ready) if !message(ready).is_empty() => {
-            Asked::Waits(Some(format!("the CertificateRequest {name} waits: {}", message(ready))))
+        // Without the name of the object: it is the same for all that wait for an issuer which is not there.
+        Some(ready) => {
+            let why = message(ready);
+            let is_at_work = why.is_empty() || AT_WORK.iter().any(|text| why.starts_with(text));
+            Asked::Waits((!is_at_work).then(|| format!("cert-manager waits with CertificateRequests: {why}")))
         }
-        Some(_) | None => Asked::Waits(None),
+        None => Asked::Waits(None),
     }
 }

@@ -2,11 +2,11 @@
 //!
 //! The request is an object of the API server, named after the Secret that it is for, so that it is the same however often
 //! it is looked at. Somebody else approves and signs. What comes back must be a certificate for the key that was asked
-//! about; what it says of names is that issuer's word, and not believed: such a certificate is known by being the very one
-//! that the Secret holds.
+//! about, and say no more of its holder than it was asked to ([`super::own_names`]). Its names are that issuer's word all the
+//! same, and not believed: such a certificate is known by being the very one that the Secret holds.
 
 mod asked;
-mod cert_manager;
+pub(super) mod cert_manager;
 mod cluster_signer;
 
 use std::time::Duration;
@@ -15,11 +15,14 @@ use jiff::Timestamp;
 use kube::Client;
 use rustls_pki_types::CertificateDer;
 use sha2::{Digest as _, Sha256};
+use x509_parser::{certificate::X509Certificate, prelude::FromDer as _};
 
 use super::{
     authority::Issued,
     facts::{CertificateFacts, Role},
     key::KeyId,
+    name::AgentName,
+    own_names::{Foreign, check_certificate},
     pem::{read_certificates, write_certificates},
     request::CertificateRequest,
     roll::{IssuePolicy, Issuer},
@@ -42,6 +45,8 @@ pub(super) enum Progress {
 pub(super) struct Issuers<'a> {
     pub(super) client: &'a Client,
     pub(super) writes: &'a Writes,
+    /// The `<cluster>` of names in certificates.
+    pub(super) cluster: &'a str,
 }
 
 impl Issuers<'_> {
@@ -67,10 +72,13 @@ impl Issuers<'_> {
         Ok(match asked {
             asked::Asked::Waits(finding) => Progress::Waits(finding),
             asked::Asked::Refused(why) => Progress::Refused(why),
-            asked::Asked::Signed { chain, ca } => match accept(&chain, &ca, &request.key().id(), now) {
-                Ok(issued) => Progress::Issued(Box::new(issued)),
-                Err(unfit) => Progress::Refused(format!("the issuer's answer cannot be used: {unfit}")),
-            },
+            asked::Asked::Signed { chain, ca } => {
+                let wanted = Wanted { key: request.key().id(), name: certificate.holder().name(self.cluster) };
+                match accept(&chain, &ca, &wanted, now) {
+                    Ok(issued) => Progress::Issued(Box::new(issued)),
+                    Err(unfit) => Progress::Refused(format!("the issuer's answer cannot be used: {unfit}")),
+                }
+            }
         })
     }
 }
@@ -93,14 +101,22 @@ enum Unfit {
     Authority,
     #[error("the certificate is not valid now")]
     NotValid,
+    #[error("the certificate says more than it was asked to: {0}")]
+    Foreign(#[from] Foreign),
 }
 
-/// Takes a certificate of somebody else, if it is one for this key. Where the CA is not given apart it is taken from the
+/// What was asked for.
+struct Wanted {
+    key: KeyId,
+    name: AgentName,
+}
+
+/// Takes a certificate of somebody else, if it is the one that was wanted. Where the CA is not given apart it is taken from the
 /// end of the chain.
-fn accept(chain: &str, ca: &str, key: &KeyId, now: Timestamp) -> Result<Issued, Unfit> {
+fn accept(chain: &str, ca: &str, wanted: &Wanted, now: Timestamp) -> Result<Issued, Unfit> {
     let certificates = read_certificates(chain.as_bytes()).map_err(|_| Unfit::NoCertificate)?;
     let facts = CertificateFacts::read(&certificates[0]).map_err(|_| Unfit::NoCertificate)?;
-    if facts.key != *key {
+    if facts.key != wanted.key {
         return Err(Unfit::AnotherKey);
     }
     if facts.role == Role::Authority {
@@ -109,6 +125,8 @@ fn accept(chain: &str, ca: &str, key: &KeyId, now: Timestamp) -> Result<Issued, 
     if !facts.is_valid_at(now) {
         return Err(Unfit::NotValid);
     }
+    let (_, parsed) = X509Certificate::from_der(&certificates[0]).map_err(|_| Unfit::NoCertificate)?;
+    check_certificate(&parsed, &wanted.name)?;
     let given = read_certificates(ca.as_bytes()).unwrap_or_default();
     let above: Vec<CertificateDer<'static>> = certificates.iter().skip(1).cloned().collect();
     let ca = if given.is_empty() { above } else { given };
@@ -131,7 +149,7 @@ fn whole(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::credentials::tests::{at, authority, issue};
+    use crate::credentials::tests::{at, authority, issue, name};
 
     #[test]
     fn only_a_certificate_for_the_key_that_was_asked_about_is_taken() {
@@ -148,10 +166,15 @@ mod tests {
             ("expired", &issued.chain, key, 604_800, Some(Unfit::NotValid)),
             ("good", &issued.chain, key, 0, None),
         ] {
-            assert_eq!(accept(chain, &issued.ca, &key, at(seconds)).err(), expected, "{case}");
+            let wanted = Wanted { key, name: name(1) };
+            assert_eq!(accept(chain, &issued.ca, &wanted, at(seconds)).err(), expected, "{case}");
         }
-        assert_eq!(accept(&issued.chain, &issued.ca, &key, at(0)).unwrap(), issued);
+        let wanted = Wanted { key, name: name(1) };
+        assert_eq!(accept(&issued.chain, &issued.ca, &wanted, at(0)).unwrap(), issued);
         let whole_chain = issued.chain.clone() + &issued.ca;
-        assert_eq!(accept(&whole_chain, "", &key, at(0)).unwrap().ca, issued.ca);
+        assert_eq!(accept(&whole_chain, "", &wanted, at(0)).unwrap().ca, issued.ca);
+        let another = Wanted { key, name: name(2) };
+        let unfit = accept(&issued.chain, &issued.ca, &another, at(0)).unwrap_err();
+        assert_eq!(unfit, Unfit::Foreign(Foreign::Subject), "another's name");
     }
 }

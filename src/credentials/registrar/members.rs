@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use futures::{StreamExt as _, stream};
@@ -15,13 +16,16 @@ use kube::{
 };
 use serde_json::json;
 
-use super::{AGAIN, ROUND, Registrar, Round, Trouble};
+use super::{AGAIN, LONGEST_LOOK, LOOK, LOOK_FOR_CERT_MANAGER, LOOK_LATER, ROUND, Registrar, Rest, Round, Trouble};
 use crate::{
     api::{FIELD_MANAGER, agent::Agent},
     credentials::{
         carry::{Carried, Desk, Write, refuse},
         certificates::Certificates,
-        external::{Issuers, Progress},
+        external::{
+            Issuers, Progress,
+            cert_manager::{self, Presence},
+        },
         facts::between,
         metrics::{IssueOutcome, Metrics},
         plan::{Plan, Step, Stored, plan},
@@ -77,7 +81,10 @@ impl Registrar {
         };
         let plan = plan(roll, stored, now);
         self.metrics.show(plan.pending, revocations.map_or(0, |known| known.revocations.len()));
-        self.carry_out(plan, roll, now).await
+        self.look_for_cert_manager(roll).await;
+        let outcome = self.carry_out(plan, roll, now).await;
+        self.tell(roll);
+        outcome
     }
 
     async fn carry_out(&mut self, plan: Plan, roll: &Roll, now: Timestamp) -> Result<Round, Trouble> {
@@ -85,14 +92,12 @@ impl Registrar {
         let subjects: BTreeSet<_> = plan.steps.iter().map(subject).collect();
         self.resting.retain(|rested, _| subjects.contains(rested));
         let waiting: BTreeSet<_> = plan.steps.iter().filter_map(fleet).collect();
-        self.findings.send_if_modified(|findings| {
-            let before = findings.fleets.len();
-            findings.fleets.retain(|fleet, _| waiting.contains(fleet));
-            findings.fleets.len() != before
-        });
+        self.waits.retain(|fleet, _| waiting.contains(fleet));
+        let pause = pause(plan.steps.iter().filter(|step| fleet(step).is_some()).count());
+        let is_absent = self.is_cert_manager_absent();
         let is_ready = |step: &Step| {
             let until = self.resting.get(&subject(step)).and_then(|rest| rest.until);
-            until.is_none_or(|until| until <= instant)
+            until.is_none_or(|until| until <= instant) && !(is_absent && needs_cert_manager(step))
         };
         let (issues, others): (Vec<_>, Vec<_>) =
             plan.steps.into_iter().filter(is_ready).partition(|step| matches!(step, Step::Answer(..) | Step::Make(..)));
@@ -106,7 +111,8 @@ impl Registrar {
             namespace: &self.settings.namespace.clone(),
             roll,
         };
-        let carried = self.carry_out_with(desk, [urgent, others, issues], now).await;
+        let carried =
+            self.carry_out_with(desk, [urgent, others, issues], now).await.map(|outcomes| self.note(outcomes, pause));
         self.settled = Some(settled);
         carried?;
         Ok(if has_more { Round::More } else { Round::Until(self.next(plan.look_again, now)) })
@@ -117,7 +123,7 @@ impl Registrar {
         desk: Desk<'_>,
         [urgent, others, mut issues]: [Vec<Step>; 3],
         now: Timestamp,
-    ) -> Result<(), Trouble> {
+    ) -> Result<Vec<Outcome>, Trouble> {
         for step in urgent {
             match desk.carry(step, now).map_err(|error| Trouble::ForPeople(error.to_string()))? {
                 Carried::Write(Write::Publish(config_map)) => self.publish(*config_map).await?,
@@ -130,13 +136,8 @@ impl Registrar {
         }
         issues.truncate(ISSUES_A_ROUND);
         let hand = self.hand(desk, now);
-        let outcomes: Vec<Outcome> = stream::iter(others.into_iter().chain(issues))
-            .map(|step| hand.step(step))
-            .buffer_unordered(AT_ONCE)
-            .collect()
-            .await;
-        self.note(outcomes);
-        Ok(())
+        let steps = stream::iter(others.into_iter().chain(issues));
+        Ok(steps.map(|step| hand.step(step)).buffer_unordered(AT_ONCE).collect().await)
     }
 
     fn hand<'a>(&'a self, desk: Desk<'a>, now: Timestamp) -> Hand<'a> {
@@ -151,7 +152,8 @@ impl Registrar {
         }
     }
 
-    fn note(&mut self, outcomes: Vec<Outcome>) {
+    /// Follows what has become of steps; those that wait for somebody else are looked at again after this pause.
+    fn note(&mut self, outcomes: Vec<Outcome>, pause: Duration) {
         let mut last = None;
         let mut found = BTreeMap::new();
         for outcome in outcomes {
@@ -163,7 +165,7 @@ impl Registrar {
                     last = Some(why);
                 }
                 Outcome::Waits(subject, fleet, finding) => {
-                    self.rest(subject);
+                    self.resting.insert(subject, Rest { times: 0, until: Some(clock() + pause) });
                     found.insert(fleet, finding);
                 }
             }
@@ -171,7 +173,43 @@ impl Registrar {
         if let Some(why) = last {
             tracing::warn!(why, "certificates could not be given out or removed; it is tried again");
         }
-        self.findings.send_if_modified(|findings| note_findings(&mut findings.fleets, found));
+        for (fleet, finding) in found {
+            match finding {
+                Some(finding) => drop(self.waits.insert(fleet, finding)),
+                None => drop(self.waits.remove(&fleet)),
+            }
+        }
+    }
+
+    /// Nobody need have asked for a certificate before it shows that cert-manager is not there.
+    async fn look_for_cert_manager(&mut self, roll: &Roll) {
+        let now = clock();
+        if !roll.fleets.values().any(is_by_cert_manager) {
+            self.cert_manager = None;
+        } else if self.cert_manager.is_none_or(|(_, again)| again <= now) {
+            // If the API server does not tell, what was known counts.
+            let found = cert_manager::look(&self.writes, &self.client).await.ok();
+            let known = found.or(self.cert_manager.map(|(presence, _)| presence));
+            self.cert_manager = known.map(|presence| (presence, clock() + LOOK_FOR_CERT_MANAGER));
+        }
+    }
+
+    fn is_cert_manager_absent(&self) -> bool {
+        self.cert_manager.is_some_and(|(presence, _)| presence == Presence::Absent)
+    }
+
+    /// Says what people must mend.
+    fn tell(&self, roll: &Roll) {
+        let mut fleets = self.waits.clone();
+        if self.is_cert_manager_absent() {
+            let concerned = roll.fleets.iter().filter(|(_, policy)| is_by_cert_manager(policy));
+            fleets.extend(concerned.map(|(fleet, _)| (fleet.clone(), cert_manager::ABSENT.to_owned())));
+        }
+        self.findings.send_if_modified(|findings| {
+            let is_news = findings.fleets != fleets;
+            findings.fleets = fleets;
+            is_news
+        });
     }
 
     /// Not at once again: after 5 s, then each time twice as long, up to 40 s.
@@ -185,7 +223,8 @@ impl Registrar {
     fn next(&self, look_again: Option<Timestamp>, now: Timestamp) -> std::time::Instant {
         let due = look_again.map(|at| clock() + between(now, at));
         let rested = self.resting.values().filter_map(|rest| rest.until).min();
-        [due, rested].into_iter().flatten().chain([clock() + ROUND]).min().unwrap_or_else(clock)
+        let looked = self.cert_manager.map(|(_, again)| again);
+        [due, rested, looked].into_iter().flatten().chain([clock() + ROUND]).min().unwrap_or_else(clock)
     }
 }
 
@@ -238,7 +277,7 @@ impl Hand<'_> {
         request: &CertificateRequest,
         policy: &IssuePolicy,
     ) -> Result<Write, Option<String>> {
-        let issuers = Issuers { client: self.client, writes: self.writes };
+        let issuers = Issuers { client: self.client, writes: self.writes, cluster: self.desk.cluster };
         match issuers.ask(&certificate, request, policy, self.now).await {
             Ok(Progress::Issued(issued)) => {
                 let patch = certificate.answer_with(&issued, &policy.issuer);
@@ -333,17 +372,30 @@ impl Hand<'_> {
     }
 }
 
-/// Follows what was found of fleets; says whether that is news.
-fn note_findings(known: &mut BTreeMap<ObjectKey, String>, found: BTreeMap<ObjectKey, Option<String>>) -> bool {
-    let mut is_news = false;
-    for (fleet, finding) in found {
-        is_news |= known.get(&fleet) != finding.as_ref();
-        match finding {
-            Some(finding) => drop(known.insert(fleet, finding)),
-            None => drop(known.remove(&fleet)),
-        }
+/// The pause until it is looked again whether somebody else has signed, when so many wait.
+fn pause(waiting: usize) -> Duration {
+    LOOK_LATER.saturating_mul(u32::try_from(waiting).unwrap_or(u32::MAX)).clamp(LOOK, LONGEST_LOOK)
+}
+
+fn is_by_cert_manager(policy: &IssuePolicy) -> bool {
+    match policy.issuer {
+        Issuer::CertManager { .. } => true,
+        Issuer::Internal | Issuer::CertificateSigningRequest => false,
     }
-    is_news
+}
+
+/// Whether nothing comes of a step while cert-manager is not there.
+fn needs_cert_manager(step: &Step) -> bool {
+    match step {
+        Step::Answer(_, policy) => is_by_cert_manager(policy),
+        Step::Hold(_)
+        | Step::Publish { .. }
+        | Step::Release(_)
+        | Step::Remove(_)
+        | Step::Refuse(..)
+        | Step::Settle(_)
+        | Step::Make(..) => false,
+    }
 }
 
 /// Whether a finalizer is to be there.

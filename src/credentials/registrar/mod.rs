@@ -22,6 +22,7 @@ use tokio::{
 use self::observed::{Observed, watch as watch_objects};
 use super::{
     certificates::Certificates,
+    external::cert_manager::Presence,
     generations::Generations,
     metrics::Metrics,
     profile::ServerName,
@@ -40,6 +41,14 @@ const TOGETHER: Duration = Duration::from_millis(100);
 const SOON: Duration = Duration::from_secs(1);
 /// How soon something about one agent is tried again that was in vain.
 const AGAIN: Duration = Duration::from_secs(5);
+/// How soon it is looked again whether somebody else has signed: an approval is to act within seconds.
+const LOOK: Duration = Duration::from_secs(2);
+/// So much later for each request that waits, so that many are no burden.
+const LOOK_LATER: Duration = Duration::from_millis(100);
+/// The longest pause between two looks.
+const LONGEST_LOOK: Duration = Duration::from_secs(40);
+/// How often it is looked whether cert-manager is there, if a fleet needs it.
+const LOOK_FOR_CERT_MANAGER: Duration = Duration::from_secs(5);
 /// When nothing else is due: certificates of CAs expire meanwhile.
 const ROUND: Duration = Duration::from_secs(600);
 
@@ -78,6 +87,10 @@ pub struct Registrar {
     revocations: Option<PublishedRevocations>,
     /// What was tried in vain, by Secret or Agent.
     resting: HashMap<ObjectKey, Rest>,
+    /// What fleets wait for that people must mend.
+    waits: BTreeMap<ObjectKey, String>,
+    /// Whether cert-manager is there, and when to look again; `None`: no fleet needs it, or nobody has looked.
+    cert_manager: Option<(Presence, Instant)>,
 }
 
 /// How often something was tried in vain, and when it may be tried again.
@@ -114,6 +127,8 @@ impl Registrar {
             settled: None,
             revocations: None,
             resting: HashMap::new(),
+            waits: BTreeMap::new(),
+            cert_manager: None,
         }
     }
 

@@ -16,6 +16,9 @@ use tokio::sync::watch;
 
 use super::stored::merge;
 
+/// Where it says which kinds of cert-manager it knows.
+const DISCOVERY: &str = "/apis/cert-manager.io/v1";
+
 type Answer = Response<UnsyncBoxBody<Bytes, std::io::Error>>;
 
 /// Where the life of whoever writes ends.
@@ -113,6 +116,9 @@ impl ApiServer {
     async fn answer(self, request: Request<Body>) -> Answer {
         let (parts, body) = request.into_parts();
         let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+        if parts.uri.path() == DISCOVERY {
+            return self.discover();
+        }
         let target = Target::read(&parts.uri);
         if target.query.get("watch").is_some_and(|watch| watch == "true") {
             return self.watch(&target);
@@ -136,6 +142,18 @@ impl ApiServer {
         {
             return std::future::pending().await;
         }
+        let text = Bytes::from(object.to_string());
+        response(code, async move { Ok(Frame::data(text)) }.into_stream().boxed())
+    }
+
+    /// What there is of cert-manager.
+    fn discover(&self) -> Answer {
+        let is_known = !self.state().unknown.contains(&"certificaterequests".to_owned());
+        let resource = json!({"name": "certificaterequests", "singularName": "certificaterequest", "namespaced": true,
+            "kind": "CertificateRequest", "verbs": ["get", "create"]});
+        let list = json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "cert-manager.io/v1",
+            "resources": [resource]});
+        let (code, object) = if is_known { (200, list) } else { failure(404, "NotFound") };
         let text = Bytes::from(object.to_string());
         response(code, async move { Ok(Frame::data(text)) }.into_stream().boxed())
     }

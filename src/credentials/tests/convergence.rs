@@ -81,6 +81,18 @@ fn a_fleet_that_gives_out_no_certificates_refuses_once_that_is_sure() {
 }
 
 #[test]
+fn a_request_that_comes_before_the_revision_of_its_fleet_is_answered() {
+    let mut world = World::new();
+    world.join(1, Standing::Admitted, KeyWish::Own);
+    let fleets = std::mem::take(&mut world.roll.fleets);
+    world.ask(1);
+    world.settle();
+    world.roll.fleets = fleets;
+    world.settle();
+    assert!(world.of(1)[0].given.is_some(), "the agent does not ask again");
+}
+
+#[test]
 fn a_key_of_the_operators_is_made_once_and_renewed_with_a_new_one() {
     let mut world = World::new();
     world.join(1, Standing::Admitted, KeyWish::Operators);

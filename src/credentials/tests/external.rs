@@ -1,9 +1,12 @@
 //! Issuers that are not ours, played by the test: they approve, sign, refuse, or are not there.
 
+use std::time::Duration;
+
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
-use rcgen::CertificateSigningRequestParams;
+use rcgen::{CertificateParams, CertificateSigningRequestParams, DnType, KeyPair};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::{
     api_server::ApiServer,
@@ -16,6 +19,7 @@ use crate::{
     credentials::{
         authority::Authority,
         pem::read_certificates,
+        request::CertificateRequest,
         roll::{IssuePolicy, Issuer, KeyWish, Roll, Standing},
     },
     kubernetes::ObjectKey,
@@ -39,12 +43,17 @@ fn two(issuer: Issuer) -> Roll {
 
 /// Signs what an object asks for, as it asks for it.
 fn sign(authority: &Authority, object: &Value) -> String {
+    sign_with(authority, object, |_| ())
+}
+
+fn sign_with(authority: &Authority, object: &Value, change: impl FnOnce(&mut CertificateParams)) -> String {
     let pem = STANDARD.decode(object["spec"]["request"].as_str().unwrap()).unwrap();
     let mut request = CertificateSigningRequestParams::from_pem(std::str::from_utf8(&pem).unwrap()).unwrap();
     let now = Timestamp::now();
     let day = 86_400;
     let moment = |seconds| time::OffsetDateTime::from_unix_timestamp(now.as_second() + seconds).unwrap();
     (request.params.not_before, request.params.not_after) = (moment(-60), moment(day));
+    change(&mut request.params);
     request.signed_by(authority.issuer()).unwrap().pem()
 }
 
@@ -87,7 +96,7 @@ async fn a_signer_of_the_cluster_signs_what_somebody_has_approved() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_denied_or_is_for_another_key_is_refused() {
+async fn what_was_denied_or_is_not_what_was_asked_for_is_refused() {
     let (authority, _) = Authority::generate("corp", Timestamp::now()).unwrap();
     let foreign = json!({"spec": {"request": STANDARD.encode(request(1).pem())}});
     for (case, status, expected) in [
@@ -106,6 +115,12 @@ async fn what_was_denied_or_is_for_another_key_is_refused() {
             json!({"certificate": STANDARD.encode(sign(&authority, &foreign))}),
             "the issuer's answer cannot be used: the certificate is for another key",
         ),
+        (
+            "another name",
+            json!({"certificate": "sign"}),
+            "the issuer's answer cannot be used: the certificate says more than it was asked to: its subject must be \
+             empty, or the common name the agent's instance_uid and nothing else",
+        ),
     ] {
         let server = ApiServer::new();
         server.put("secrets", &serde_json::to_value(holder(1).request(&request(1))).unwrap());
@@ -113,11 +128,39 @@ async fn what_was_denied_or_is_for_another_key_is_refused() {
         roll.members.retain(|_, member| member.agent == uid(1));
         let bench = Bench::start(&server, &roll);
         bench.until("it is asked for", |_| server.list(REQUESTS).len() == 1).await;
-        change(&server, REQUESTS, &server.list(REQUESTS)[0], &status);
+        let object = &server.list(REQUESTS)[0];
+        let name = |parameters: &mut CertificateParams| {
+            parameters.distinguished_name.push(DnType::OrganizationName, "system:masters");
+        };
+        let status = match status["certificate"].as_str() {
+            Some("sign") => json!({"certificate": STANDARD.encode(sign_with(&authority, object, name))}),
+            Some(_) | None => status,
+        };
+        change(&server, REQUESTS, object, &status);
         bench.until("it is refused", |bench| bench.certificates.of(&uid(1))[0].refused.is_some()).await;
         let why = bench.certificates.of(&uid(1))[0].refused.clone().unwrap().why;
         assert!(why.ends_with(expected), "{case}: {why}");
         assert_eq!(bench.given(&uid(1)), 0, "{case}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_else_is_asked_to_sign_a_foreign_name() {
+    for (issuer, resource) in [(Issuer::CertificateSigningRequest, REQUESTS), (cert_manager(), "certificaterequests")] {
+        let mut parameters = CertificateParams::default();
+        parameters.distinguished_name.push(DnType::OrganizationName, "system:masters");
+        let pem = parameters.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+        let foreign = CertificateRequest::check(pem.as_bytes(), uid(1), |_| false).unwrap();
+        let server = ApiServer::new();
+        server.put("secrets", &serde_json::to_value(holder(1).request(&foreign)).unwrap());
+        let mut roll = two(issuer);
+        roll.members.retain(|_, member| member.agent == uid(1));
+        let bench = Bench::start(&server, &roll);
+        let refused = |bench: &Bench| bench.certificates.of(&uid(1)).first().and_then(|it| it.refused.clone());
+        bench.until("it is refused", |bench| refused(bench).is_some()).await;
+        let why = refused(&bench).unwrap().why;
+        assert!(why.starts_with("the fleet's issuer takes names from the certificate request"), "{why}");
+        assert_eq!(server.list(resource), [json!(null); 0]);
     }
 }
 
@@ -150,12 +193,51 @@ async fn that_cert_manager_is_not_there_is_told_and_mended_by_itself() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn that_cert_manager_is_not_there_is_told_before_anybody_asks() {
+    let server = ApiServer::new();
+    server.know_no(&["certificaterequests"]);
+    let mut roll = two(cert_manager());
+    roll.members.clear();
+    let bench = Bench::start(&server, &roll);
+    let told = |bench: &Bench| bench.findings.borrow().fleets.get(&ObjectKey::new("telemetry", "edge")).cloned();
+    for (unknown, expected) in [(&["certificaterequests"][..], true), (&[], false), (&["certificaterequests"], true)] {
+        server.know_no(unknown);
+        let start = Instant::now();
+        bench.until("it is told", |bench| told(bench).is_some() == expected).await;
+        assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_approval_acts_within_seconds_however_long_it_took() {
+    let server = ApiServer::new();
+    server.put("secrets", &serde_json::to_value(holder(1).request(&request(1))).unwrap());
+    let bench = Bench::start(&server, &two(Issuer::CertificateSigningRequest));
+    bench.until("both are asked for", |_| server.list(REQUESTS).len() == 2).await;
+    tokio::time::sleep(Duration::from_secs(3_600)).await;
+    let (authority, _) = Authority::generate("corp", Timestamp::now()).unwrap();
+    for object in server.list(REQUESTS) {
+        let status = json!({"certificate": STANDARD.encode(sign(&authority, &object))});
+        change(&server, REQUESTS, &object, &status);
+    }
+    let start = Instant::now();
+    bench.until("both have theirs", |bench| bench.given(&uid(1)) == 1 && bench.given(&uid(2)) == 1).await;
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_cert_manager_says_is_told() {
     for (case, condition, expected) in [
         (
             "no issuer",
             json!({"type": "Ready", "status": "False", "reason": "Pending", "message": "Referenced issuer not found"}),
-            Ok("waits: Referenced issuer not found"),
+            Ok("cert-manager waits with CertificateRequests: Referenced issuer not found"),
+        ),
+        (
+            "at work",
+            json!({"type": "Ready", "status": "False", "reason": "Pending",
+                "message": "Waiting on certificate issuance from order telemetry/x"}),
+            Ok(""),
         ),
         (
             "failed",
@@ -175,8 +257,13 @@ async fn what_cert_manager_says_is_told() {
         change(&server, "certificaterequests", &server.list("certificaterequests")[0], &status);
         let refused = |bench: &Bench| bench.certificates.of(&uid(1))[0].refused.clone().map(|refused| refused.why);
         let waits = |bench: &Bench| bench.findings.borrow().fleets.values().next().cloned();
-        bench.until(case, |bench| refused(bench).is_some() || waits(bench).is_some()).await;
         match expected {
+            Ok("") => tokio::time::sleep(Duration::from_secs(30)).await,
+            Ok(_) => bench.until(case, |bench| waits(bench).is_some()).await,
+            Err(_) => bench.until(case, |bench| refused(bench).is_some()).await,
+        }
+        match expected {
+            Ok("") => assert_eq!((waits(&bench), refused(&bench)), (None, None), "{case}"),
             Ok(waiting) => assert!(waits(&bench).unwrap().ends_with(waiting), "{case}"),
             Err(why) => assert!(refused(&bench).unwrap().ends_with(why), "{case}"),
         }

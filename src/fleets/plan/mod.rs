@@ -52,8 +52,19 @@ pub struct Observed<'a> {
     pub census: &'a Census,
     /// Its members that are served without an object, because there are too many.
     pub uncounted: usize,
+    /// What is wrong with who vouches for its members, and who signs for them.
+    pub admission: &'a AdmissionFaults,
     /// What the operator as a whole permits.
     pub policy: &'a Policy,
+}
+
+/// What people must mend before all ways into a fleet are open and its members get certificates, in words for a condition.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AdmissionFaults {
+    /// A Secret with CAs of clients cannot be used.
+    pub client_ca: Option<String>,
+    /// The issuer of certificates cannot issue.
+    pub issuer: Option<String>,
 }
 
 /// What is to be written, in this order.
@@ -216,6 +227,9 @@ fn reasons(fleet: &AgentFleet, observed: &Observed<'_>, status: &AgentFleetStatu
         let message = "the operator does not permit the method Anonymous in this namespace";
         reasons.push((FleetReason::AnonymousNotAllowed, message.into()));
     }
+    let AdmissionFaults { client_ca, issuer } = observed.admission;
+    reasons.extend(client_ca.iter().map(|why| (FleetReason::ClientCaNotUsable, why.clone())));
+    reasons.extend(issuer.iter().map(|why| (FleetReason::IssuerNotUsable, why.clone())));
     if observed.uncounted > 0 {
         let message = format!("{} members are served without an Agent object", observed.uncounted);
         reasons.push((FleetReason::ObjectCapReached, message));

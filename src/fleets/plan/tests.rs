@@ -41,6 +41,7 @@ struct World {
     credentials: Kept,
     census: Census,
     uncounted: usize,
+    admission: AdmissionFaults,
     policy: Policy,
 }
 
@@ -60,6 +61,7 @@ impl World {
             credentials: Kept::default(),
             census: Census::default(),
             uncounted: 0,
+            admission: AdmissionFaults::default(),
             policy,
         }
     }
@@ -71,6 +73,7 @@ impl World {
             stored: &self.stored,
             census: &self.census,
             uncounted: self.uncounted,
+            admission: &self.admission,
             policy: &self.policy,
         };
         plan(&self.fleet, &observed, now)
@@ -213,6 +216,16 @@ fn what_else_is_wrong_shows_without_holding_a_revision_back() {
             |world| world.credentials.not_ready = Some("edge".into()),
             &["Ready=False ConnectionSettingsNotReady", "Reconciling=True ConnectionSettingsNotReady"],
         ),
+        (
+            "a CA vouches for nobody",
+            |world| world.admission.client_ca = Some("the Secret corporate does not exist".into()),
+            &["Ready=False ClientCaNotUsable", "Reconciling=True ClientCaNotUsable"],
+        ),
+        (
+            "nobody signs",
+            |world| world.admission.issuer = Some("cert-manager is not installed".into()),
+            &["Ready=False IssuerNotUsable", "Reconciling=True IssuerNotUsable"],
+        ),
         ("open to nobody", |world| world.fleet.spec.enrollment.methods = Some(Vec::new()), &["Ready=True Completed"]),
     ] {
         let mut world = World::new();
@@ -221,6 +234,18 @@ fn what_else_is_wrong_shows_without_holding_a_revision_back() {
         assert_eq!(world.conditions(), expected, "{case}");
         assert!(world.status().current_revision.is_some(), "{case}");
     }
+}
+
+#[test]
+fn what_was_wrong_with_an_issuer_goes_when_it_is_mended() {
+    let mut world = World::new();
+    world.reconcile(&offering("1"), NOON);
+    world.admission.issuer = Some("cert-manager is not installed".into());
+    assert_eq!(world.reconcile(&offering("1"), NOON), ["IssuerNotUsable"]);
+    assert_eq!(world.status().conditions[0].message, "cert-manager is not installed");
+    world.admission.issuer = None;
+    assert_eq!(world.reconcile(&offering("1"), LATER), ["Recovered"]);
+    assert_eq!(world.conditions(), ["Ready=True Completed"]);
 }
 
 #[test]
