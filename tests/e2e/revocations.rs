@@ -104,7 +104,7 @@ async fn a_token_that_is_deleted_and_agents_that_are_denied_are_out_on_both_repl
     }
     println!("denied: out on both replicas after {:.1?}", acknowledged.elapsed());
     for uid in &first_of_each {
-        scenario.condition((Kind::Agent, uid), ("Connected", "False", "Denied"), SOON).await;
+        scenario.condition((Kind::Agent, uid), ("Accepted", "False", "Denied"), SOON).await;
     }
 
     let before = failures(&swarms).await;

@@ -141,6 +141,17 @@ async fn refused_settings_are_shown_and_not_offered_again_until_somebody_asks() 
     assert_eq!(swarm.summary().await.settings, 2, "one wish, one offer");
 }
 
+/// Waits until each Agent tells that it has what it is offered.
+async fn all_have_applied(scenario: &Scenario) {
+    wait_for("all Agents tell of their settings", SOON, async || {
+        let agents = scenario.list(Kind::Agent).await;
+        let shown: Vec<Value> = agents.iter().map(|agent| agent["status"]["connectionSettings"].clone()).collect();
+        let has_applied = |shown: &Value| shown["status"] == "Applied" && shown["lastReported"] == shown["offered"];
+        if shown.len() == AGENTS && shown.iter().all(has_applied) { Ok(()) } else { Err(format!("{shown:?}")) }
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn another_operator_offers_nothing_that_agents_have() {
     let scenario = Scenario::begin("reoffer").await;
@@ -148,11 +159,13 @@ async fn another_operator_offers_nothing_that_agents_have() {
     apply(&scenario, &operator.websocket());
     let swarm = agents(AGENTS, "edge").taking_settings().start(&operator.websocket());
     swarm.all(Reached::switched(1), SOON).await;
+    all_have_applied(&scenario).await;
     let before = swarm.summary().await;
     let operator = operator.kill_and_restart().await;
     swarm.all(Reached { connections: 3, ..Reached::default() }, SOON).await;
     operator.settles(SOON).await;
     tokio::time::sleep(A_WHILE).await;
+    all_have_applied(&scenario).await;
     let after = swarm.summary().await;
     assert_eq!((after.settings, after.offers), (before.settings, before.offers), "counted at the agents");
 }
