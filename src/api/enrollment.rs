@@ -151,7 +151,8 @@ pub struct SecretReference {
 #[serde(rename_all = "camelCase")]
 pub struct Gateway {
     /// The identity, as `status.connection.identity` of an Agent shows it, such as
-    /// `certificate:telemetry/edge/` and an `instance_uid`. Of 1 to 1024 characters.
+    /// `serviceaccount:edge/gateway`, or `certificate:telemetry/edge/` and an
+    /// `instance_uid`. Of 1 to 1024 characters.
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(validation = Rule::new("self.matches('^(token|basic|serviceaccount|certificate|ca):.+/.+$')")
         .message("identity: must be an identity as status.connection.identity shows it, such as serviceaccount:edge/gateway"))]
