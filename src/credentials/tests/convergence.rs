@@ -70,10 +70,6 @@ fn a_fleet_that_gives_out_no_certificates_refuses_once_that_is_sure() {
     assert_eq!(world.of(1)[0].refused, None, "what the fleet gives may be known later than the request");
     world.pass(1);
     world.settle();
-    assert_eq!(world.of(1)[0].refused, None, "the roll may be older than the request");
-    assert_eq!(world.plan().look_again, Some(at(5)));
-    world.now = at(5);
-    world.settle();
     let why = world.of(1)[0].refused.as_ref().unwrap().why.clone();
     assert_eq!(why, "the fleet edge gives out no certificates");
 
