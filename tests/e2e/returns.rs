@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::enrollment::{TOKEN, access, agent, apply_fleet, renewed};
-use crate::harness::{Kind, Reached, Scenario, swarm::agents, wait_for};
+use crate::harness::{Kind, Reached, Scenario, changes::events, swarm::agents, wait_for};
 
 const SOON: Duration = Duration::from_secs(20);
 /// So long the operator waits for a request before it makes a key itself.
@@ -57,6 +57,12 @@ async fn an_agent_whose_certificate_has_ended_comes_back_with_the_token_as_who_i
     let told = log.lines().filter(|line| line.contains("opamp_operator::audit") && line.contains(&uid));
     let told: Vec<&str> = told.filter(|line| line.contains("CertificateEnded")).collect();
     assert_eq!(told.len(), 1, "one audit line tells of it: {told:#?}");
+    wait_for("an event tells of it", SOON, async || {
+        let told = events(&scenario.client, &scenario.namespace).await;
+        let is_told = told.iter().any(|note| note.contains(&uid) && note.contains("has enrolled anew"));
+        if is_told { Ok(()) } else { Err(format!("{told:?}")) }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
