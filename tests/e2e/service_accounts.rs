@@ -120,7 +120,7 @@ async fn an_account_joins_where_it_is_meant_to_and_nowhere_else() {
     let (forged_audience, genuine_audience) = cluster.with_claims(&good, |claims| claims["aud"] = json!(["vault"]));
     let (later, _) = cluster.with_claims(&good, |claims| claims["exp"] = json!(now + 1_000_000));
     let (other_account, _) = cluster.with_claims(&good, |claims| {
-        claims["sub"] = json!(format!("system:serviceaccount:{}:opamp-operator", scenario.system))
+        claims["sub"] = json!(format!("system:serviceaccount:{}:opamp-operator", scenario.system));
     });
     let (_, resigned) = cluster.with_claims(&good, |_| {});
     let mut cases = vec![

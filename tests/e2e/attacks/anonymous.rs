@@ -19,8 +19,8 @@ async fn who_shows_nothing_gets_what_is_for_everybody() {
     world.scenario.apply(&[fleet("open").build()]);
     let uid = new_uid();
     wait_for("everybody is taken", Duration::from_secs(10), async || {
-        let word = world.caller().says(&full_report(&uid, "open"), BOTH[1]).await.word();
-        if word == "served" { Ok(()) } else { Err(word) }
+        let outcome = world.caller().says(&full_report(&uid, "open"), BOTH[1]).await.word();
+        if outcome == "served" { Ok(()) } else { Err(outcome) }
     })
     .await;
     for transport in BOTH {

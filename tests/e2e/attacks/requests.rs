@@ -56,7 +56,7 @@ async fn ask(world: &World, uid: &Bytes, request: &[u8]) -> Result<String, Strin
     loop {
         if let Some(error) = &answer.error_response {
             assert_eq!(error.r#type, BAD_REQUEST, "{error:?}");
-            return Err(error.error_message.to_string());
+            return Err(error.error_message.clone());
         }
         if let Some(certificate) = certificate_in(&answer) {
             return Ok(certificate);

@@ -31,8 +31,8 @@ async fn a_revoked_certificate_is_worth_nothing_on_either_transport() {
     let other = world.caller().bearer(OTHER_TOKEN);
     try_both("another fleet's token under that uid", &other, &report(&uid), UNAVAILABLE).await;
     wait_for("the certificate is refused by TLS itself", SOON, async || {
-        let word = world.caller().presenting(&stolen).says(&report(&uid), BOTH[1]).await.word();
-        if word == "cut" { Ok(()) } else { Err(word) }
+        let told = world.caller().presenting(&stolen).says(&report(&uid), BOTH[1]).await.word();
+        if told == "cut" { Ok(()) } else { Err(told) }
     })
     .await;
     for (case, caller) in [
@@ -43,8 +43,8 @@ async fn a_revoked_certificate_is_worth_nothing_on_either_transport() {
         for transport in BOTH {
             for uid in [uid.clone(), new_uid()] {
                 // A resumed session comes as far as its first request.
-                let word = caller.says(&report(&uid), transport).await.word();
-                assert!(["cut", "401"].contains(&word.as_str()), "{case}, {transport:?}: {word}");
+                let told = caller.says(&report(&uid), transport).await.word();
+                assert!(["cut", "401"].contains(&told.as_str()), "{case}, {transport:?}: {told}");
             }
         }
     }
@@ -63,8 +63,8 @@ async fn a_denied_agent_stays_out_whoever_vouches_for_it() {
     .await;
     world.scenario.patch(Kind::Agent, &uid_text(&uid), json!({"spec": {"access": "Denied"}})).await;
     wait_for("it is denied", OUT_WITHIN, async || {
-        let word = member.says(&full_report(&uid, "edge"), BOTH[0]).await.word();
-        if word == UNAVAILABLE { Ok(()) } else { Err(word) }
+        let told = member.says(&full_report(&uid, "edge"), BOTH[0]).await.word();
+        if told == UNAVAILABLE { Ok(()) } else { Err(told) }
     })
     .await;
     for (case, token) in [("its own token", TOKEN), ("another fleet's", OTHER_TOKEN)] {

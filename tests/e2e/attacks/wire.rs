@@ -18,7 +18,7 @@ const HANDSHAKE: Duration = Duration::from_secs(15);
 /// RFC 8446 §6.
 const ALERT: u8 = 21;
 
-/// A ClientHello of this version, with one cipher suite and no extension (RFC 5246 §7.4.1.2).
+/// A `ClientHello` of this version, with one cipher suite and no extension (RFC 5246 §7.4.1.2).
 fn client_hello(version: [u8; 2]) -> Vec<u8> {
     let body = [&version[..], &[7; 32], &[0], &[0, 2, 0, 0x2f], &[1, 0]].concat();
     let length = u8::try_from(body.len()).expect("it is short");
