@@ -105,6 +105,13 @@ fn again(
     Again::Patch(known.ask_again(&holder.fleet))
 }
 
+/// What has become of a Secret that was to be created.
+enum Stored {
+    Created(Secret),
+    Found(Secret),
+    GoneAgain,
+}
+
 /// Hands on requests. A clone spends from the same budget.
 #[derive(Clone)]
 pub struct Requests {
@@ -135,18 +142,21 @@ impl Requests {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &holder.namespace);
         let name = secret.metadata.name.clone().unwrap_or_default();
         self.check_crowd(holder, &name, now)?;
+        let key = ObjectKey::new(&holder.namespace, &name);
+        // A renewal is one write: what the watch has shown is asked about first, and proves to be current by its version.
+        let mut shown = self.certificates.get(&key);
         for _ in 0..ATTEMPTS {
-            let parameters = PostParams { field_manager: Some(FIELD_MANAGER.into()), ..PostParams::default() };
-            let known = match self.writes.ask(secrets.create(&parameters, &secret)).await? {
-                Some(created) => return Ok(self.noted(created)),
-                None => match self.writes.ask(secrets.get_opt(&name)).await? {
-                    Some(Some(found)) => found,
-                    // It is gone again.
-                    Some(None) | None => continue,
+            let known = match shown.take() {
+                Some(shown) => shown,
+                None => match self.create(&secrets, &secret).await? {
+                    Stored::Created(created) => return Ok(self.noted(created)),
+                    Stored::Found(found) => {
+                        let occupied = |error| AskError::Occupied { key: key.clone(), error };
+                        Arc::new(AgentCertificate::read(&found).map_err(occupied)?)
+                    }
+                    Stored::GoneAgain => continue,
                 },
             };
-            let occupied = |error| AskError::Occupied { key: ObjectKey::new(&holder.namespace, &name), error };
-            let known = AgentCertificate::read(&known).map_err(occupied)?;
             let patch = match again(&known, holder, &self.trust.snapshot(), validity, now) {
                 Again::Done(asked) => return Ok(asked),
                 Again::Patch(patch) => Patch::Merge(patch),
@@ -156,6 +166,16 @@ impl Requests {
             }
         }
         Err(AskError::Contended)
+    }
+
+    async fn create(&self, secrets: &Api<Secret>, secret: &Secret) -> Result<Stored, AskError> {
+        let parameters = PostParams { field_manager: Some(FIELD_MANAGER.into()), ..PostParams::default() };
+        if let Some(created) = self.writes.ask(secrets.create(&parameters, secret)).await? {
+            return Ok(Stored::Created(created));
+        }
+        let name = secret.metadata.name.as_deref().unwrap_or_default();
+        let found = self.writes.ask(secrets.get_opt(name)).await?.flatten();
+        Ok(found.map_or(Stored::GoneAgain, Stored::Found))
     }
 
     /// An agent that makes a key after the other would fill the API server, and take the turn of others.
