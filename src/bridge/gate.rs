@@ -16,6 +16,7 @@ use crate::{
     agents::summary::{Acceptance, AgentSummary},
     authentication::audit::Outcome,
     catalog::{Catalog, Claimant},
+    credentials::{serial::Serial, stored::Signer},
     opamp::{
         InstanceUid,
         identity::Principal,
@@ -113,12 +114,57 @@ impl Bridge {
         let known = Known {
             objects,
             live: speaker,
+            own_certificate: self.own_certificate(objects, principal, uid, speaker, now),
             former: lock(&self.renamings).former(uid),
             own_namespace: &self.settings.own_namespace,
             catalog: &self.catalog.load(),
             now: now.wall,
         };
         decide(Applicant { uid, principal, credential }, known)
+    }
+
+    /// Whether the certificate of the agent still counts, as far as that matters to somebody else who speaks under its uid.
+    fn own_certificate(
+        &self,
+        objects: &[Arc<AgentSummary>],
+        principal: &Principal,
+        uid: InstanceUid,
+        speaker: Option<&Principal>,
+        now: Now,
+    ) -> Credential {
+        if principal.identity.issued_to() == Some(uid) {
+            return Credential::Valid;
+        }
+        let is_gone = match speaker.filter(|speaker| speaker.identity.issued_to() == Some(uid)) {
+            Some(speaker) => !self.credentials.is_valid(speaker, now.wall),
+            None => objects.iter().filter(|object| object.epoch() > 0).any(|object| self.is_taken_back(object)),
+        };
+        if is_gone { Credential::Gone } else { Credential::Valid }
+    }
+
+    /// Whether the certificate that an agent was seen to use has been taken back, or is of a CA that is trusted no more. A
+    /// replica that does not know yet says no.
+    fn is_taken_back(&self, object: &AgentSummary) -> bool {
+        let trust = self.trust.snapshot();
+        let used = object.certificate.as_ref().filter(|certificate| certificate.in_use_since.is_some());
+        let Some(serial) = used.and_then(|used| Serial::parse(&used.serial)) else { return false };
+        if trust.cluster().is_none() || !self.certificates.is_synced() {
+            return false;
+        }
+        let known = self.certificates.of(&object.uid);
+        let mut known = known.iter().filter(|it| *it.key.namespace == *object.namespace).peekable();
+        if known.peek().is_none() {
+            return false;
+        }
+        // One that no Secret holds any more was made anew, because its CA is trusted no more.
+        !known.any(|it| {
+            let is_others = it.given.as_ref().is_some_and(|given| given.signer == Signer::Other);
+            it.held().any(|held| {
+                held.serial == serial
+                    && (is_others || trust.trusts(&held.issuer))
+                    && !trust.is_revoked(&held.issuer, &held.serial)
+            })
+        })
     }
 
     /// Answers a message that is not let in.

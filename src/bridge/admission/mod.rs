@@ -43,6 +43,9 @@ pub(super) struct Known<'a> {
     pub(super) objects: &'a [Arc<AgentSummary>],
     /// Who speaks for it at this replica, or was the last to do so and is not written yet.
     pub(super) live: Option<&'a Principal>,
+    /// Whether the agent's own certificate, as its object or whoever is live shows it, still counts: its CA may have been
+    /// replaced, or it may have been taken back.
+    pub(super) own_certificate: Credential,
     /// Under which uid whoever was given this one spoke before.
     pub(super) former: Option<InstanceUid>,
     /// The operator's own namespace.
@@ -193,7 +196,7 @@ fn may_speak(Applicant { uid, principal, .. }: Applicant<'_>, known: Known<'_>) 
     }
 }
 
-/// Whether the agent's own certificate is in use and has not ended.
+/// Whether the agent's own certificate is in use and still counts.
 fn holds(uid: InstanceUid, known: Known<'_>) -> bool {
     let written = known.objects.iter().any(|object| {
         object.epoch() > 0 && object.certificate.as_ref().is_some_and(|certificate| certificate.holds(known.now))
@@ -201,7 +204,7 @@ fn holds(uid: InstanceUid, known: Known<'_>) -> bool {
     let is_live = known.live.is_some_and(|live| {
         live.identity.issued_to() == Some(uid) && live.expires.is_none_or(|expires| known.now < expires)
     });
-    written || is_live
+    known.own_certificate == Credential::Valid && (written || is_live)
 }
 
 fn is_gateway(identity: &Identity, catalog: &Catalog) -> bool {
@@ -236,7 +239,7 @@ struct Holder {
     identity: Option<Identity>,
     /// Where its object is; `None` if it has none yet.
     home: Option<Arc<str>>,
-    /// Whether this was the agent's own certificate, and that has ended.
+    /// Whether this was the agent's own certificate, and that counts no more.
     has_ended: bool,
 }
 
@@ -246,14 +249,16 @@ impl Holder {
         let object = known.objects.iter().filter(|object| object.epoch() > 0).max_by_key(|object| object.epoch());
         let home = object.map(|object| Arc::clone(&object.namespace));
         if let Some(live) = known.live {
-            let has_ended = live.expires.is_some_and(|expires| expires <= known.now);
+            let has_ended =
+                known.own_certificate == Credential::Gone || live.expires.is_some_and(|expires| expires <= known.now);
             let is_its_own = live.identity.issued_to() == Some(uid);
             return Some(Self { identity: Some(live.identity.clone()), home, has_ended: has_ended && is_its_own });
         }
         let object = object?;
         let identity = Identity::parse(object.identity.as_deref()?);
         let is_its_own = identity.as_ref().and_then(Identity::issued_to) == Some(uid);
-        let has_ended = object.certificate.as_ref().is_some_and(|certificate| certificate.not_after <= known.now);
+        let has_ended = known.own_certificate == Credential::Gone
+            || object.certificate.as_ref().is_some_and(|certificate| certificate.not_after <= known.now);
         Some(Self { identity, home, has_ended: has_ended && is_its_own })
     }
 

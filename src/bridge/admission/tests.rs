@@ -107,7 +107,15 @@ fn verdict_beside(
     let (objects, catalog, principal) = (summaries(objects), catalog(), principal(identity));
     decide(
         Applicant { uid: uid(VICTIM), principal: &principal, credential: Credential::Valid },
-        Known { objects: &objects, live, former, own_namespace: OWN, catalog: &catalog, now: NOW },
+        Known {
+            objects: &objects,
+            live,
+            own_certificate: Credential::Valid,
+            former,
+            own_namespace: OWN,
+            catalog: &catalog,
+            now: NOW,
+        },
     )
 }
 
@@ -242,6 +250,30 @@ fn nothing_but_a_certificate_in_use_speaks_for_its_agent_until_that_ends() {
         ("ended and enrolled anew", "token:telemetry/*", ended(with_token()), OTHERS),
     ] {
         assert_eq!(verdict(identity, &[object]), expected, "{case}");
+    }
+}
+
+#[test]
+fn a_certificate_that_counts_no_more_gives_its_agent_free_as_one_that_has_ended() {
+    let in_use = || enrolled().with_certificate(TOMORROW, Some(MADE));
+    for (case, identity, own_certificate, expected) in [
+        ("it counts", "token:telemetry/edge", Credential::Valid, CERTIFIED),
+        ("its CA was replaced: the token of its fleet", "token:telemetry/edge", Credential::Gone, ADMITTED),
+        ("its CA was replaced: one of another fleet", "token:telemetry/core", Credential::Gone, OTHERS),
+        ("its CA was replaced: nothing", "anonymous", Credential::Gone, OTHERS),
+    ] {
+        let (objects, catalog, principal) = (summaries(&[in_use()]), catalog(), principal(identity));
+        let known = Known {
+            objects: &objects,
+            live: None,
+            own_certificate,
+            former: None,
+            own_namespace: OWN,
+            catalog: &catalog,
+            now: NOW,
+        };
+        let applicant = Applicant { uid: uid(VICTIM), principal: &principal, credential: Credential::Valid };
+        assert_eq!(decide(applicant, known), expected, "{case}");
     }
 }
 
@@ -383,7 +415,15 @@ fn a_credential_that_was_taken_away_is_the_first_to_count() {
     let (objects, catalog) = (summaries(&[enrolled().access("Revoked")]), catalog());
     let principal = principal(&own_certificate());
     let applicant = Applicant { uid: uid(VICTIM), principal: &principal, credential: Credential::Gone };
-    let known = Known { objects: &objects, live: None, former: None, own_namespace: OWN, catalog: &catalog, now: NOW };
+    let known = Known {
+        objects: &objects,
+        live: None,
+        own_certificate: Credential::Valid,
+        former: None,
+        own_namespace: OWN,
+        catalog: &catalog,
+        now: NOW,
+    };
     assert_eq!(decide(applicant, known), Verdict::CredentialGone);
 }
 
