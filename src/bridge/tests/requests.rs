@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::{Timestamp, ToSpan as _};
-use kube::ResourceExt as _;
+use kube::{ResourceExt as _, runtime::watcher::Event};
 use rcgen::KeyPair;
 use serde_json::json;
 
 use super::{
-    bench::{Agent, MOMENT, Replica, Socket, fleet, pass},
+    bench::{Agent, MOMENT, Replica, Socket, fleet, new_uid, pass},
     credentials::principal,
     office::{Leader, csr, holder},
     settings::{SERVED, able, about, by_token, certificate_issued, edge, settings, shown},
@@ -101,6 +101,21 @@ async fn an_agent_gets_its_certificate_uses_it_and_that_is_shown() {
     assert_eq!(used.secret_ref.map(|secret| secret.name), Some(secret.name_any()));
     assert!(used.in_use_since.is_some());
     assert_eq!(certificate_issued(&status).map(|(reason, _)| reason).as_deref(), Some("True, CertificateValid"));
+
+    // Its CA is replaced: to the next life of the operator the token of its fleet is enough again, as after the end of its
+    // certificate.
+    let server = replica.server.clone();
+    drop(socket);
+    replica.die();
+    let replica = Replica::with(server, ("opamp-operator-0", "second"), vec![issuing()]);
+    replica.certificates.take(&None, Event::Init);
+    replica.certificates.take(&None, Event::InitDone);
+    leader.trusted_by(&replica);
+    replica.show_secret(secret);
+    let came_by_token = |replica: &Replica| new_uid(&by_token(replica).say(&Agent::of(agent.uid).report())).is_none();
+    assert!(!came_by_token(&replica), "AMB-28");
+    Leader::new().trusted_by(&replica);
+    assert!(came_by_token(&replica));
 }
 
 #[tokio::test(start_paused = true)]
