@@ -1,7 +1,6 @@
 //! From what is observed of ConnectionSettings to what is to be written: pure.
 
 use jiff::Timestamp;
-use serde_json::Value;
 
 use crate::{
     api::{
@@ -9,9 +8,9 @@ use crate::{
         connection_settings::{ConnectionSettings, ConnectionSettingsStatus},
         reasons::{ConnectionSettingsReason, StandingReason, standing_findings},
     },
-    events::{Transition, transition},
+    events::{Restatement, transition},
     revisions::{credentials::Judgement, settings::Incomplete},
-    status::difference::difference,
+    status::difference::written_difference,
 };
 
 /// The most fleets that a status names; the field has the same limit.
@@ -40,29 +39,11 @@ impl Examined {
     }
 }
 
-/// What is to be written.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
-    /// A merge patch for the status.
-    pub status: Option<Value>,
-    /// What began.
-    pub events: Vec<Transition>,
-}
-
-impl Plan {
-    /// Whether there is nothing to do.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        let Self { status, events } = self;
-        status.is_none() && events.is_empty()
-    }
-}
-
 /// Plans what brings the status of ConnectionSettings to what is observed; `fleets` are those that name them, in order.
 #[must_use]
-pub fn plan(settings: &ConnectionSettings, examined: &Examined, fleets: &[String], now: Timestamp) -> Plan {
+pub fn plan(settings: &ConnectionSettings, examined: &Examined, fleets: &[String], now: Timestamp) -> Restatement {
     if settings.metadata.deletion_timestamp.is_some() {
-        return Plan::default();
+        return Restatement::default();
     }
     let former = settings
         .status
@@ -76,22 +57,15 @@ pub fn plan(settings: &ConnectionSettings, examined: &Examined, fleets: &[String
         conditions: merge(&former.conditions, findings, Some(observed_generation), now),
     };
     let words: Vec<_> = ConnectionSettingsReason::ALL.iter().map(|reason| reason.declaration().word).collect();
-    Plan {
+    Restatement {
         events: transition(&former.conditions, &status.conditions, &words).into_iter().collect(),
         status: written_difference(&former, &status),
     }
 }
 
-fn written_difference(former: &ConnectionSettingsStatus, status: &ConnectionSettingsStatus) -> Option<Value> {
-    // A status is made of strings, numbers, lists and objects, all of which have a JSON form.
-    let former = serde_json::to_value(former).ok()?;
-    let status = serde_json::to_value(status).ok()?;
-    difference(&former, &status)
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -124,7 +98,7 @@ mod tests {
         let mut after = settings.clone();
         after.status = Some(serde_json::from_value(status.clone()).expect("a status"));
         let again = self::plan(&after, examined, &fleets, NOON + jiff::SignedDuration::from_secs(9));
-        assert_eq!(again, Plan::default(), "once is enough");
+        assert_eq!(again, Restatement::default(), "once is enough");
         (status, plan.events.iter().map(|event| event.reason).collect())
     }
 

@@ -16,13 +16,11 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::{
-    api::{agent_fleet::AgentFleet, connection_settings::ConnectionSettings, remote_config::RemoteConfig},
+    api::agent_fleet::AgentFleet,
     catalog::Revision,
-    connection_settings,
-    events::Publisher,
+    events::{Publisher, Restatement},
     fleets::{self, credentials::Change},
     kubernetes::describe,
-    remote_configs,
     revisions::inputs::StoredRevision,
 };
 
@@ -90,35 +88,22 @@ pub async fn apply_fleet(
     Ok(written)
 }
 
-/// Carries out the plan for a RemoteConfig; gives the RemoteConfig as it is then, if it was written.
-pub async fn apply_remote_config(
+/// Tells of an object what is planned; gives the object as it is then, if it was written.
+pub async fn restate<K>(
     client: &Client,
     publisher: &Publisher,
-    remote_config: &RemoteConfig,
-    plan: remote_configs::plan::Plan,
-) -> Result<Option<RemoteConfig>, Error> {
-    let remote_configs::plan::Plan { status, events } = plan;
+    object: &K,
+    restatement: Restatement,
+) -> Result<Option<K>, Error>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+{
+    let Restatement { status, events } = restatement;
     let written = match status {
-        Some(status) => Some(patch_status(client, remote_config, status).await?),
+        Some(status) => Some(patch_status(client, object, status).await?),
         None => None,
     };
-    publisher.publish(&remote_config.object_ref(&()), events).await;
-    Ok(written)
-}
-
-/// Carries out the plan for ConnectionSettings; gives them as they are then, if they were written.
-pub async fn apply_connection_settings(
-    client: &Client,
-    publisher: &Publisher,
-    settings: &ConnectionSettings,
-    plan: connection_settings::plan::Plan,
-) -> Result<Option<ConnectionSettings>, Error> {
-    let connection_settings::plan::Plan { status, events } = plan;
-    let written = match status {
-        Some(status) => Some(patch_status(client, settings, status).await?),
-        None => None,
-    };
-    publisher.publish(&settings.object_ref(&()), events).await;
+    publisher.publish(&object.object_ref(&()), events).await;
     Ok(written)
 }
 

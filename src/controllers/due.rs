@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{
-    apply::{apply_fleet, apply_remote_config},
+    apply::{apply_fleet, restate},
     carry_out::{carry_out, fetch},
     chores::Chore,
     leader::{COUNTING, Done, Leader, Prepared, ROUNDS, Work, Written, now},
@@ -158,7 +158,7 @@ impl Leader {
         self.agenda.begin(Work::RemoteConfig(key.clone()));
         let (context, publisher) = (Arc::clone(&self.context), self.publisher.clone());
         self.tasks.spawn(async move {
-            let outcome = apply_remote_config(&context.client, &publisher, &remote_config, plan).await;
+            let outcome = restate(&context.client, &publisher, &*remote_config, plan).await;
             Done::RemoteConfig(Written { key, shown: watched.resource_version(), outcome })
         });
     }

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{
-    apply::apply_connection_settings,
+    apply::restate,
     leader::{Done, Leader, Work, Written, now},
 };
 use crate::{
@@ -116,7 +116,7 @@ impl Leader {
         self.agenda.begin(Work::ConnectionSettings(key.clone()));
         let (context, publisher) = (Arc::clone(&self.context), self.publisher.clone());
         self.tasks.spawn(async move {
-            let outcome = apply_connection_settings(&context.client, &publisher, &settings, plan).await;
+            let outcome = restate(&context.client, &publisher, &*settings, plan).await;
             Done::ConnectionSettings(Written { key, shown: watched.resource_version(), outcome })
         });
     }

@@ -10,6 +10,7 @@ use kube::{
     Client,
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
+use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::{
@@ -47,6 +48,24 @@ pub enum Severity {
     Normal,
     /// Somebody should.
     Warning,
+}
+
+/// What is to be told of an object that people write.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Restatement {
+    /// A merge patch for its status.
+    pub status: Option<Value>,
+    /// What began.
+    pub events: Vec<Transition>,
+}
+
+impl Restatement {
+    /// Whether there is nothing to do.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let Self { status, events } = self;
+        status.is_none() && events.is_empty()
+    }
 }
 
 /// What began between two states of an object, as its condition `Ready` tells: a fault that was not there, or was

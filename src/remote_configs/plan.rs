@@ -1,7 +1,6 @@
 //! From what is observed of a RemoteConfig to what is to be written: pure.
 
 use jiff::Timestamp;
-use serde_json::Value;
 
 use crate::{
     api::{
@@ -9,9 +8,9 @@ use crate::{
         reasons::{RemoteConfigReason, StandingReason, standing_findings},
         remote_config::{ConfigFileStatus, RemoteConfig, RemoteConfigResourceStatus},
     },
-    events::{Transition, transition},
+    events::{Restatement, transition},
     revisions::Inspection,
-    status::difference::difference,
+    status::difference::written_difference,
 };
 
 /// The most fleets that a status names; the field has the same limit.
@@ -51,31 +50,13 @@ impl Examined {
     }
 }
 
-/// What is to be written.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
-    /// A merge patch for the status.
-    pub status: Option<Value>,
-    /// What began.
-    pub events: Vec<Transition>,
-}
-
-impl Plan {
-    /// Whether there is nothing to do.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        let Self { status, events } = self;
-        status.is_none() && events.is_empty()
-    }
-}
-
 /// Plans what brings a RemoteConfig's status to what is observed; `fleets` are those that name it, in order.
 ///
 /// While a file is missing or at fault, what is told of the files is what was last good: it is what fleets offer still.
 #[must_use]
-pub fn plan(remote_config: &RemoteConfig, examined: &Examined, fleets: &[String], now: Timestamp) -> Plan {
+pub fn plan(remote_config: &RemoteConfig, examined: &Examined, fleets: &[String], now: Timestamp) -> Restatement {
     if remote_config.metadata.deletion_timestamp.is_some() {
-        return Plan::default();
+        return Restatement::default();
     }
     let former = remote_config
         .status
@@ -90,22 +71,15 @@ pub fn plan(remote_config: &RemoteConfig, examined: &Examined, fleets: &[String]
     let findings = standing_findings(&examined.reasons);
     status.conditions = merge(&former.conditions, findings, Some(status.observed_generation), now);
     let words: Vec<_> = RemoteConfigReason::ALL.iter().map(|reason| reason.declaration().word).collect();
-    Plan {
+    Restatement {
         events: transition(&former.conditions, &status.conditions, &words).into_iter().collect(),
         status: written_difference(&former, &status),
     }
 }
 
-fn written_difference(former: &RemoteConfigResourceStatus, status: &RemoteConfigResourceStatus) -> Option<Value> {
-    // A status is made of strings, numbers, lists and objects, all of which have a JSON form.
-    let former = serde_json::to_value(former).ok()?;
-    let status = serde_json::to_value(status).ok()?;
-    difference(&former, &status)
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::revisions::{Bodies, inspect};
@@ -139,7 +113,7 @@ mod tests {
         let mut after = remote_config.clone();
         after.status = Some(serde_json::from_value(status.clone()).expect("a status"));
         let again = self::plan(&after, examined, &fleets, NOON + jiff::SignedDuration::from_secs(9));
-        assert_eq!(again, Plan::default(), "once is enough");
+        assert_eq!(again, Restatement::default(), "once is enough");
         (status, plan.events.iter().map(|event| event.reason).collect())
     }
 

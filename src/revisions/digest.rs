@@ -149,16 +149,19 @@ fn absorb(digest: &mut Sha256, parts: &[&[u8]]) {
 mod tests {
     use super::*;
 
+    /// A record, as the digest has had it from the first version on.
+    fn write(into: &mut Vec<u8>, parts: &[&str]) {
+        into.extend_from_slice(&(parts.len() as u64).to_be_bytes());
+        for part in parts {
+            into.extend_from_slice(&(part.len() as u64).to_be_bytes());
+            into.extend_from_slice(part.as_bytes());
+        }
+    }
+
     #[test]
     fn the_digest_of_the_same_inputs_is_this_for_ever() {
         let mut expected = Vec::new();
-        let mut record = |parts: &[&str]| {
-            expected.extend_from_slice(&(parts.len() as u64).to_be_bytes());
-            for part in parts {
-                expected.extend_from_slice(&(part.len() as u64).to_be_bytes());
-                expected.extend_from_slice(part.as_bytes());
-            }
-        };
+        let mut record = |parts: &[&str]| write(&mut expected, parts);
         record(&["opamp.dev/inputs/v1"]);
         record(&["entry", "base", "Jinja", "Opaque"]);
         record(&["selector"]);
@@ -181,13 +184,7 @@ mod tests {
     #[test]
     fn the_digest_of_the_same_settings_is_this_for_ever() {
         let mut expected = Vec::new();
-        let mut record = |parts: &[&str]| {
-            expected.extend_from_slice(&(parts.len() as u64).to_be_bytes());
-            for part in parts {
-                expected.extend_from_slice(&(part.len() as u64).to_be_bytes());
-                expected.extend_from_slice(part.as_bytes());
-            }
-        };
+        let mut record = |parts: &[&str]| write(&mut expected, parts);
         record(&["opamp.dev/inputs/v1"]);
         record(&["opamp", "edge", "wss://a", "30"]);
         record(&["header", "X", "value", "1"]);

@@ -1,5 +1,6 @@
 //! The difference between two statuses as a JSON merge patch (RFC 7386).
 
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 /// The merge patch that turns what the API server acknowledged into what is wanted; `None` if that is the same.
@@ -17,6 +18,15 @@ pub fn difference(acknowledged: &Value, wanted: &Value) -> Option<Value> {
         }
         (acknowledged, wanted) => (acknowledged != wanted).then(|| wanted.clone()),
     }
+}
+
+/// The same for statuses that are not JSON yet.
+#[must_use]
+pub fn written_difference<S: Serialize>(acknowledged: &S, wanted: &S) -> Option<Value> {
+    // A status is made of strings, numbers, lists and objects, all of which have a JSON form.
+    let acknowledged = serde_json::to_value(acknowledged).ok()?;
+    let wanted = serde_json::to_value(wanted).ok()?;
+    difference(&acknowledged, &wanted)
 }
 
 fn difference_of_objects(acknowledged: &Map<String, Value>, wanted: &Map<String, Value>) -> Map<String, Value> {

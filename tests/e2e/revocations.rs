@@ -15,8 +15,6 @@ const SOON: Duration = Duration::from_secs(20);
 /// From when the API server acknowledged it.
 const REVOKED_WITHIN: Duration = Duration::from_secs(5);
 const EACH: usize = 5;
-/// What the change of the CA itself brings about is over after this.
-const SETTLED: Duration = Duration::from_secs(3);
 
 /// Two replicas, each with a fleet that takes a token and gives out certificates.
 async fn replicas(name: &str) -> (Scenario, [Operator; 2]) {
@@ -154,6 +152,12 @@ async fn replace_authority(scenario: &Scenario) {
         if active.is_empty() || active == former { Err(active) } else { Ok(active) }
     })
     .await;
-    tokio::time::sleep(SETTLED).await;
+    // It is a step of its own: whatever was trusted before a change of the CA stays trusted through that change.
+    wait_for("both CAs are published", SOON, async || {
+        let arguments = ["-n", &scenario.system, "get", "configmap", "opamp-ca", "-o", r"jsonpath={.data.ca\.crt}"];
+        let bundle = scenario.cluster.kubectl(&arguments, "");
+        if bundle.matches("BEGIN CERTIFICATE").count() == 2 { Ok(()) } else { Err(bundle) }
+    })
+    .await;
     patch(json!({"ca.crt": active}));
 }

@@ -10,7 +10,7 @@ use kube::api::{Api, ListParams};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Kind, Reached, Scenario, fleet, remote_config,
+    Condition, Kind, Reached, Scenario, fleet, remote_config,
     resources::{collector_config, text},
     swarm::{Swarm, agents},
     wait_for,
@@ -19,8 +19,6 @@ use crate::harness::{
 const SOON: Duration = Duration::from_secs(20);
 /// The promise: so long from a Secret's change to the offer.
 const AT_ONCE: Duration = Duration::from_secs(5);
-/// Long enough for whatever would be offered without being asked for.
-const A_WHILE: Duration = Duration::from_secs(10);
 const AGENTS: usize = 3;
 
 fn settings(endpoint: &str) -> Value {
@@ -124,12 +122,12 @@ async fn refused_settings_are_shown_and_not_offered_again_until_somebody_asks() 
     let connected = swarm.summary().await;
     assert_eq!((connected.connections, connected.settings), (1, 1), "it keeps its old connection");
 
-    tokio::time::sleep(A_WHILE).await;
+    all_are_answered(&scenario, &swarm).await;
     assert_eq!(swarm.summary().await.settings, 1, "not offered again by itself");
     let operator = operator.restart().await;
     swarm.all(Reached { connections: 2, ..Reached::default() }, SOON).await;
     operator.settles(SOON).await;
-    tokio::time::sleep(A_WHILE).await;
+    all_are_answered(&scenario, &swarm).await;
     assert_eq!(swarm.summary().await.settings, 1, "nor by another operator");
     failed("the refusal is still shown").await;
 
@@ -137,8 +135,27 @@ async fn refused_settings_are_shown_and_not_offered_again_until_somebody_asks() 
     scenario.patch(Kind::Agent, &uid, json!({"spec": {"reoffer": {"requestedAt": now}}})).await;
     swarm.all(Reached { settings: 2, ..Reached::default() }, SOON).await;
     failed("it refuses again").await;
-    tokio::time::sleep(A_WHILE).await;
+    all_are_answered(&scenario, &swarm).await;
     assert_eq!(swarm.summary().await.settings, 2, "one wish, one offer");
+}
+
+/// Waits until each agent has spoken twice and was answered: what is due to it would have come along.
+async fn all_are_answered(scenario: &Scenario, swarm: &Swarm) {
+    let all: Vec<usize> = (0..swarm.count).collect();
+    swarm.fall_ill(&all, "to be answered").await;
+    all_are(scenario, swarm, "ReportedUnhealthy").await;
+    swarm.recover(&all).await;
+    all_are(scenario, swarm, "ReportedHealthy").await;
+}
+
+async fn all_are(scenario: &Scenario, swarm: &Swarm, reason: &str) {
+    wait_for(&format!("all Agents are {reason}"), SOON, async || {
+        let agents = scenario.list(Kind::Agent).await;
+        let shown: Vec<String> = agents.iter().map(|agent| Condition::of(agent, "Healthy").reason).collect();
+        let is_so = shown.len() == swarm.count && shown.iter().all(|shown| shown == reason);
+        if is_so { Ok(()) } else { Err(shown.join(", ")) }
+    })
+    .await;
 }
 
 /// Waits until each Agent tells that it has what it is offered.
@@ -164,7 +181,7 @@ async fn another_operator_offers_nothing_that_agents_have() {
     let operator = operator.kill_and_restart().await;
     swarm.all(Reached { connections: 3, ..Reached::default() }, SOON).await;
     operator.settles(SOON).await;
-    tokio::time::sleep(A_WHILE).await;
+    all_are_answered(&scenario, &swarm).await;
     all_have_applied(&scenario).await;
     let after = swarm.summary().await;
     assert_eq!((after.settings, after.offers), (before.settings, before.offers), "counted at the agents");

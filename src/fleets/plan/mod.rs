@@ -20,7 +20,7 @@ use crate::{
     catalog::{Policy, Threshold, stored::revision_secret_name},
     events::{Severity, Transition, transition},
     revisions::{Compiled, compile::not_ready, inputs::StoredRevision},
-    status::difference::difference,
+    status::difference::written_difference,
 };
 
 /// How many digits of a revision's hash are shown in place of the whole.
@@ -238,13 +238,6 @@ fn reasons(fleet: &AgentFleet, observed: &Observed<'_>, status: &AgentFleetStatu
         reasons.push((FleetReason::Completed, format!("revision {revision} is offered to all members")));
     }
     reasons
-}
-
-fn written_difference(former: &AgentFleetStatus, status: &AgentFleetStatus) -> Option<Value> {
-    // A status is made of strings, numbers, lists and objects, all of which have a JSON form.
-    let former = serde_json::to_value(former).ok()?;
-    let status = serde_json::to_value(status).ok()?;
-    difference(&former, &status)
 }
 
 #[cfg(test)]

@@ -31,8 +31,6 @@ use crate::harness::{
 const SOON: Duration = Duration::from_secs(20);
 /// From when the API server acknowledged that somebody is to be out.
 const OUT_WITHIN: Duration = Duration::from_secs(5);
-/// Longer than the operator waits before it writes what it knows of one agent.
-const WRITTEN: Duration = Duration::from_secs(7);
 /// `AcceptsOpAMPConnectionSettings`.
 const TAKES_SETTINGS: u64 = 0x100;
 /// The token of the fleet `other`.
@@ -120,17 +118,13 @@ impl World {
 
     /// The version of an agent's object once nothing more is to be written.
     async fn settled(&self, uid: &Bytes) -> String {
-        let mut last = Value::Null;
-        wait_for("the agent's object does not change any more", SOON * 3, async || {
-            tokio::time::sleep(WRITTEN).await;
-            let before = std::mem::replace(&mut last, self.agent(uid).await["metadata"]["resourceVersion"].clone());
-            if last.is_string() && last == before {
-                Ok(last.as_str().unwrap_or_default().to_owned())
-            } else {
-                Err(last.to_string())
-            }
+        wait_for("the agent's object is written", SOON, async || {
+            let status = self.agent(uid).await["status"].clone();
+            if status["connection"].is_object() { Ok(()) } else { Err(status.to_string()) }
         })
-        .await
+        .await;
+        self.operator.settles(SOON).await;
+        self.agent(uid).await["metadata"]["resourceVersion"].as_str().expect("it has an object").to_owned()
     }
 }
 

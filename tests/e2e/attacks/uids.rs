@@ -3,7 +3,7 @@
 use opamp_operator::opamp::messages::AgentToServer;
 use serde_json::Value;
 
-use super::{OTHER_TOKEN, TOKEN, WRITTEN, World, keep_alive, report, try_both};
+use super::{OTHER_TOKEN, SOON, TOKEN, World, keep_alive, report, try_both};
 use crate::harness::{
     Kind,
     caller::{BOTH, Outcome},
@@ -46,7 +46,7 @@ async fn a_forged_uid_changes_nothing_of_the_agent_whose_it_is() {
     let given = answer.agent_identification.expect("another uid").new_instance_uid;
     assert_eq!(given, own, "a stolen certificate makes its thief the agent that it was issued to, and no other");
 
-    tokio::time::sleep(WRITTEN).await;
+    world.operator.settles(SOON).await;
     let now = [&by_certificate, &by_token].map(|uid| world.agent(uid));
     let now = futures::future::join_all(now).await;
     let now: Vec<_> = now.iter().map(|agent| agent["metadata"]["resourceVersion"].clone()).collect();
@@ -78,7 +78,7 @@ async fn what_an_agent_says_of_itself_opens_no_fleet() {
         }
         members.push(uid_text(&uid));
     }
-    tokio::time::sleep(WRITTEN).await;
+    world.operator.settles(SOON).await;
     let agents = world.scenario.list(Kind::Agent).await;
     let in_edge = |agent: &&Value| members.iter().any(|uid| agent["metadata"]["name"] == uid.as_str());
     let taken: Vec<_> = agents.iter().filter(in_edge).map(|agent| agent["status"]["fleet"].clone()).collect();

@@ -4,13 +4,14 @@ use std::time::{Duration, Instant};
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    time::{sleep, timeout},
+    time::timeout,
 };
 
-use super::World;
+use super::{SOON, World};
 use crate::harness::{
     http::{self, PROTOBUF},
     scripted::{Refused, Socket},
+    wait_for,
 };
 
 /// More than a handshake may take.
@@ -87,7 +88,11 @@ async fn a_handshake_that_drips_is_ended_and_keeps_nobody_waiting() {
             began.elapsed()
         }));
     }
-    sleep(Duration::from_secs(1)).await;
+    wait_for("all handshakes are open", SOON, async || {
+        let open = world.operator.metric("opamp_operator_tls_handshakes_open").await;
+        if open >= 50.0 { Ok(()) } else { Err(open.to_string()) }
+    })
+    .await;
     world.served("beside slow handshakes").await;
     for drip in drips {
         let took = drip.await.expect("it ends");
