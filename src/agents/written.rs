@@ -2,10 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::opamp::{
-    InstanceUid,
-    record::{ConnectionSettingsState, RemoteConfigState},
-};
+use crate::opamp::{InstanceUid, record::OfferState};
 
 /// Bytes as lower-case hex digits.
 #[must_use]
@@ -34,52 +31,28 @@ pub fn beginning(text: &str, limit: usize) -> &str {
     &text[..end]
 }
 
-/// What stands in `status.remoteConfig.status`.
+/// What stands in `status.remoteConfig.status` and in `status.connectionSettings.status`.
 #[must_use]
-pub fn state(state: RemoteConfigState) -> String {
+pub fn state(state: OfferState) -> String {
     match state {
-        RemoteConfigState::Unset => "Unset".into(),
-        RemoteConfigState::Applied => "Applied".into(),
-        RemoteConfigState::Applying => "Applying".into(),
-        RemoteConfigState::Failed => "Failed".into(),
-        RemoteConfigState::Unknown(number) => format!("Unknown{number}"),
+        OfferState::Unset => "Unset".into(),
+        OfferState::Applied => "Applied".into(),
+        OfferState::Applying => "Applying".into(),
+        OfferState::Failed => "Failed".into(),
+        OfferState::Unknown(number) => format!("Unknown{number}"),
     }
 }
 
 /// Reads [`state`] back; `None` for what this version never writes.
 #[must_use]
-pub fn read_state(text: &str) -> Option<RemoteConfigState> {
+pub fn read_state(text: &str) -> Option<OfferState> {
     match text {
-        "Unset" => Some(RemoteConfigState::Unset),
-        "Applied" => Some(RemoteConfigState::Applied),
-        "Applying" => Some(RemoteConfigState::Applying),
-        "Failed" => Some(RemoteConfigState::Failed),
-        other => other.strip_prefix("Unknown")?.parse().ok().map(RemoteConfigState::Unknown),
+        "Unset" => Some(OfferState::Unset),
+        "Applied" => Some(OfferState::Applied),
+        "Applying" => Some(OfferState::Applying),
+        "Failed" => Some(OfferState::Failed),
+        other => other.strip_prefix("Unknown")?.parse().ok().map(OfferState::Unknown),
     }
-}
-
-/// What stands in `status.connectionSettings.status`.
-#[must_use]
-pub fn settings_state(state: ConnectionSettingsState) -> String {
-    self::state(match state {
-        ConnectionSettingsState::Unset => RemoteConfigState::Unset,
-        ConnectionSettingsState::Applied => RemoteConfigState::Applied,
-        ConnectionSettingsState::Applying => RemoteConfigState::Applying,
-        ConnectionSettingsState::Failed => RemoteConfigState::Failed,
-        ConnectionSettingsState::Unknown(number) => RemoteConfigState::Unknown(number),
-    })
-}
-
-/// Reads [`settings_state`] back; `None` for what this version never writes.
-#[must_use]
-pub fn read_settings_state(text: &str) -> Option<ConnectionSettingsState> {
-    Some(match read_state(text)? {
-        RemoteConfigState::Unset => ConnectionSettingsState::Unset,
-        RemoteConfigState::Applied => ConnectionSettingsState::Applied,
-        RemoteConfigState::Applying => ConnectionSettingsState::Applying,
-        RemoteConfigState::Failed => ConnectionSettingsState::Failed,
-        RemoteConfigState::Unknown(number) => ConnectionSettingsState::Unknown(number),
-    })
 }
 
 /// The command with which a person approves of an agent, ready to be pasted: what the condition of one that waits says.
@@ -114,12 +87,12 @@ mod tests {
     #[test]
     fn every_state_reads_back() {
         for original in [
-            RemoteConfigState::Unset,
-            RemoteConfigState::Applied,
-            RemoteConfigState::Applying,
-            RemoteConfigState::Failed,
-            RemoteConfigState::Unknown(7),
-            RemoteConfigState::Unknown(-1),
+            OfferState::Unset,
+            OfferState::Applied,
+            OfferState::Applying,
+            OfferState::Failed,
+            OfferState::Unknown(7),
+            OfferState::Unknown(-1),
         ] {
             assert_eq!(read_state(&state(original)), Some(original));
         }

@@ -30,7 +30,7 @@ impl AgentViews for Bridge {
         let summary = of_status(*uid, namespace, status).map(Arc::new);
         let former = recall(status);
         let remembered = Remembered {
-            last_reported: former.remote_config.map(|report| (report.hash, report.state)),
+            last_reported: former.remote_config.map(|report| report.hash),
             failed: former.failed_config,
             description: former.description,
             available_components: former.available_components,

@@ -16,13 +16,13 @@ pub struct AgentRecord {
     /// How it is.
     pub health: Option<Health>,
     /// What became of the configuration it last spoke of.
-    pub remote_config: Option<RemoteConfigReport>,
+    pub remote_config: Option<OfferReport>,
     /// The configuration that it reported FAILED; only APPLIED of the same hash clears it.
-    pub failed_config: Option<FailedConfig>,
+    pub failed_config: Option<FailedOffer>,
     /// What became of the connection settings it last spoke of. Most agents never speak of any, hence the box.
-    pub connection_settings: Option<Box<ConnectionSettingsReport>>,
+    pub connection_settings: Option<Box<OfferReport>>,
     /// The connection settings that it reported FAILED; only APPLIED of the same hash clears it.
-    pub failed_connection_settings: Option<Box<FailedConnectionSettings>>,
+    pub failed_connection_settings: Option<Box<FailedOffer>>,
     /// What it runs.
     pub effective_config: Option<EffectiveConfigSummary>,
     /// What it could run.
@@ -76,12 +76,13 @@ pub struct UnhealthyComponent {
     pub last_error: String,
 }
 
-/// States of a remote configuration at the agent (CFG-07); an unknown number is kept.
+/// States of what was offered, at the agent: of a configuration (CFG-07) and of connection settings (CON-07) they are the
+/// same, down to their numbers. An unknown number is kept.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum RemoteConfigState {
+pub enum OfferState {
     /// It has not said.
     Unset,
-    /// In force.
+    /// In force. Of connection settings some clients say so before they have reconnected.
     Applied,
     /// Being put in force.
     Applying,
@@ -91,62 +92,37 @@ pub enum RemoteConfigState {
     Unknown(i32),
 }
 
-/// The last word on a remote configuration.
+impl OfferState {
+    /// The state with this number on the wire.
+    #[must_use]
+    pub const fn from_wire(number: i32) -> Self {
+        match number {
+            0 => Self::Unset,
+            1 => Self::Applied,
+            2 => Self::Applying,
+            3 => Self::Failed,
+            other => Self::Unknown(other),
+        }
+    }
+}
+
+/// The last word on what was offered.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct RemoteConfigReport {
+pub struct OfferReport {
     /// The hash that the agent echoes; empty if it never had one. At most 64 bytes are kept.
     pub hash: Vec<u8>,
     /// What became of it.
-    pub state: RemoteConfigState,
-    /// Why it failed.
+    pub state: OfferState,
+    /// Why it failed; at most 512 bytes.
     pub error: String,
     /// Since when this hash is in this state.
     pub since: Timestamp,
 }
 
-/// A configuration that must not be pushed again to this agent (rules 4.9).
+/// What must not be sent again to this agent by itself, because it failed there (AMB-24, CON-07).
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct FailedConfig {
+pub struct FailedOffer {
     /// Its hash.
-    pub hash: Vec<u8>,
-    /// What the agent said.
-    pub error: String,
-    /// When it said so.
-    pub at: Timestamp,
-}
-
-/// States of connection settings at the agent (CON-07); an unknown number is kept.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum ConnectionSettingsState {
-    /// It has not said.
-    Unset,
-    /// In use, or about to be: some clients say so before they have reconnected.
-    Applied,
-    /// Being tried.
-    Applying,
-    /// Refused or broken; the agent keeps what it had.
-    Failed,
-    /// A number that this version does not know.
-    Unknown(i32),
-}
-
-/// The last word on connection settings.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct ConnectionSettingsReport {
-    /// The hash that the agent echoes; empty if it never had one. At most 64 bytes are kept.
-    pub hash: Vec<u8>,
-    /// What became of them.
-    pub state: ConnectionSettingsState,
-    /// Why they failed; at most 512 bytes.
-    pub error: String,
-    /// Since when this hash is in this state.
-    pub since: Timestamp,
-}
-
-/// Connection settings that must not be sent again to this agent by themselves (CON-07).
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct FailedConnectionSettings {
-    /// Their hash.
     pub hash: Vec<u8>,
     /// What the agent said.
     pub error: String,
@@ -170,4 +146,25 @@ pub struct ComponentsSummary {
     pub hash: Vec<u8>,
     /// Leaves and inner nodes; `None` until the agent has sent the map for this hash.
     pub count: Option<usize>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::opamp::messages::{ConnectionSettingsStatuses as Settings, RemoteConfigStatuses as Config};
+
+    #[test]
+    fn a_configuration_and_settings_have_the_same_states_under_the_same_numbers() {
+        for (config, settings, expected) in [
+            (Config::Unset, Settings::Unset, OfferState::Unset),
+            (Config::Applied, Settings::Applied, OfferState::Applied),
+            (Config::Applying, Settings::Applying, OfferState::Applying),
+            (Config::Failed, Settings::Failed, OfferState::Failed),
+        ] {
+            assert_eq!([config as i32, settings as i32].map(OfferState::from_wire), [expected; 2]);
+        }
+        for unknown in [-1, 4] {
+            assert_eq!(OfferState::from_wire(unknown), OfferState::Unknown(unknown));
+        }
+    }
 }

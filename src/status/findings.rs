@@ -13,7 +13,7 @@ use crate::{
     opamp::{
         messages::AgentCapabilities as Capability,
         offer::ConfigHash,
-        record::{AgentRecord, RemoteConfigState},
+        record::{AgentRecord, OfferState},
     },
 };
 
@@ -135,10 +135,10 @@ fn outcome(record: &AgentRecord, offered: ConfigHash) -> (AgentReason, String) {
     let report = record.remote_config.as_ref().filter(|report| concerns(&report.hash));
     let failed = record.failed_config.as_ref().filter(|failed| concerns(&failed.hash));
     match report.map(|report| (report.state, &report.error)) {
-        Some((RemoteConfigState::Applied, _)) => (AgentReason::Applied, String::new()),
-        Some((RemoteConfigState::Failed, error)) => (AgentReason::ConfigFailed, or_silent(error)),
-        Some((RemoteConfigState::Applying, _)) => (AgentReason::Applying, "the agent is applying it".into()),
-        Some((RemoteConfigState::Unset | RemoteConfigState::Unknown(_), _)) | None => match failed {
+        Some((OfferState::Applied, _)) => (AgentReason::Applied, String::new()),
+        Some((OfferState::Failed, error)) => (AgentReason::ConfigFailed, or_silent(error)),
+        Some((OfferState::Applying, _)) => (AgentReason::Applying, "the agent is applying it".into()),
+        Some((OfferState::Unset | OfferState::Unknown(_), _)) | None => match failed {
             Some(failed) => (AgentReason::ConfigFailed, or_silent(&failed.error)),
             None if record.capabilities.has(Capability::ReportsRemoteConfig) => {
                 (AgentReason::Pending, "the agent has not answered to it yet".into())
@@ -160,11 +160,11 @@ mod tests {
         super::view::tests::{capabilities, given, offered, revision, view},
         *,
     };
-    use crate::opamp::record::{FailedConfig, Health, RemoteConfigReport, UnhealthyComponent};
+    use crate::opamp::record::{FailedOffer, Health, OfferReport, UnhealthyComponent};
     use crate::status::view::IssuedCertificate;
 
-    fn report(hash: &[u8], state: RemoteConfigState, error: &str) -> RemoteConfigReport {
-        RemoteConfigReport { hash: hash.into(), state, error: error.into(), since: Timestamp::UNIX_EPOCH }
+    fn report(hash: &[u8], state: OfferState, error: &str) -> OfferReport {
+        OfferReport { hash: hash.into(), state, error: error.into(), since: Timestamp::UNIX_EPOCH }
     }
 
     fn reason(found: &(AgentReason, String)) -> (AgentReason, &str) {
@@ -246,11 +246,11 @@ mod tests {
 
     #[test]
     fn config_applied_counts_reports_about_exactly_what_is_offered() {
-        use RemoteConfigState::{Applied, Applying, Failed, Unknown, Unset};
+        use OfferState::{Applied, Applying, Failed, Unknown, Unset};
         const SILENT: &str = "the agent has not answered to it yet";
         let this = *offered().as_bytes();
         let failed = |hash: &[u8]| {
-            Some(FailedConfig { hash: hash.into(), error: "no such exporter".into(), at: Timestamp::UNIX_EPOCH })
+            Some(FailedOffer { hash: hash.into(), error: "no such exporter".into(), at: Timestamp::UNIX_EPOCH })
         };
         for (case, remote_config, failed_config, expected) in [
             ("applied", report(&this, Applied, ""), None, (AgentReason::Applied, "")),
@@ -299,13 +299,13 @@ mod tests {
     #[test]
     fn conditions_that_are_true_say_nothing_and_texts_are_cut() {
         let mut view = view();
-        view.record.remote_config = Some(report(offered().as_bytes(), RemoteConfigState::Applied, ""));
+        view.record.remote_config = Some(report(offered().as_bytes(), OfferState::Applied, ""));
         for finding in findings(&view, &view.record) {
             if finding.verdict == crate::api::condition::Verdict::True {
                 assert_eq!(finding.message, "", "{:?}", finding.condition);
             }
         }
-        view.record.remote_config = Some(report(offered().as_bytes(), RemoteConfigState::Failed, &"ä".repeat(5_000)));
+        view.record.remote_config = Some(report(offered().as_bytes(), OfferState::Failed, &"ä".repeat(5_000)));
         let longest = findings(&view, &view.record).into_iter().map(|finding| finding.message.len()).max();
         assert!(longest.is_some_and(|longest| longest <= MESSAGE_LIMIT && longest > MESSAGE_LIMIT - 4));
     }

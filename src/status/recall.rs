@@ -9,9 +9,8 @@ use crate::{
         messages::AgentCapabilities as Capability,
         offer::ConnectionSettingsHash,
         record::{
-            AgentRecord, Attributes, ComponentsSummary, ConnectionSettingsReport, ConnectionSettingsState,
-            EffectiveConfigSummary, FailedConfig, FailedConnectionSettings, Health, RemoteConfigReport,
-            RemoteConfigState, UnhealthyComponent,
+            AgentRecord, Attributes, ComponentsSummary, EffectiveConfigSummary, FailedOffer, Health, OfferReport,
+            OfferState, UnhealthyComponent,
         },
     },
 };
@@ -96,36 +95,36 @@ fn health(health: &HealthStatus) -> Health {
     }
 }
 
-fn remote_config(status: &AgentStatus) -> Option<RemoteConfigReport> {
+fn remote_config(status: &AgentStatus) -> Option<OfferReport> {
     let reported = status.remote_config.as_ref()?;
-    Some(RemoteConfigReport {
+    Some(OfferReport {
         hash: reported.last_reported.as_deref().map_or_else(|| Some(Vec::new()), bytes)?,
-        state: reported.status.as_deref().and_then(written::read_state).unwrap_or(RemoteConfigState::Unset),
+        state: reported.status.as_deref().and_then(written::read_state).unwrap_or(OfferState::Unset),
         error: reported.error.clone(),
         since: reported.since.as_ref()?.0,
     })
 }
 
-fn failed_config(status: &AgentStatus) -> Option<FailedConfig> {
+fn failed_config(status: &AgentStatus) -> Option<FailedOffer> {
     let failed = status.remote_config.as_ref()?.failed.as_ref()?;
-    Some(FailedConfig { hash: bytes(&failed.hash)?, error: failed.error.clone(), at: failed.at.0 })
+    Some(FailedOffer { hash: bytes(&failed.hash)?, error: failed.error.clone(), at: failed.at.0 })
 }
 
 /// Since when is not told, and nobody asks.
-fn connection_settings(status: &AgentStatus) -> Option<ConnectionSettingsReport> {
+fn connection_settings(status: &AgentStatus) -> Option<OfferReport> {
     let reported = status.connection_settings.as_ref()?;
     let state = reported.status.as_deref()?;
-    Some(ConnectionSettingsReport {
+    Some(OfferReport {
         hash: reported.last_reported.as_deref().map_or_else(|| Some(Vec::new()), bytes)?,
-        state: written::read_settings_state(state).unwrap_or(ConnectionSettingsState::Unset),
+        state: written::read_state(state).unwrap_or(OfferState::Unset),
         error: reported.error.clone(),
         since: Timestamp::UNIX_EPOCH,
     })
 }
 
-fn failed_connection_settings(status: &AgentStatus) -> Option<FailedConnectionSettings> {
+fn failed_connection_settings(status: &AgentStatus) -> Option<FailedOffer> {
     let failed = status.connection_settings.as_ref()?.failed.as_ref()?;
-    Some(FailedConnectionSettings { hash: bytes(&failed.hash)?, error: failed.error.clone(), at: failed.at.0 })
+    Some(FailedOffer { hash: bytes(&failed.hash)?, error: failed.error.clone(), at: failed.at.0 })
 }
 
 fn effective_config(status: &AgentStatus) -> Option<EffectiveConfigSummary> {

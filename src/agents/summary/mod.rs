@@ -16,7 +16,7 @@ use crate::{
         condition::{ConditionType, Verdict, find},
         reasons::AgentReason,
     },
-    opamp::{InstanceUid, offer::ConnectionSettingsHash, record::RemoteConfigState},
+    opamp::{InstanceUid, offer::ConnectionSettingsHash},
 };
 
 /// How much of a failure's message is kept, in bytes: enough for the samples in the status of a fleet.
@@ -69,8 +69,6 @@ pub struct AgentSummary {
     pub offered: Option<Box<[u8]>>,
     /// The hash that it last spoke of.
     pub last_reported: Option<Box<[u8]>>,
-    /// What became of that.
-    pub state: Option<RemoteConfigState>,
     /// The hash that is not offered again by itself.
     pub failed: Option<Box<[u8]>>,
     /// What became of its connection settings; `None` of an agent that has nothing to do with any.
@@ -260,7 +258,6 @@ struct ObservedRevision {
 struct ObservedRemoteConfig {
     offered: Option<String>,
     last_reported: Option<String>,
-    status: Option<String>,
     failed: Option<ObservedFailure>,
 }
 
@@ -400,7 +397,6 @@ pub(super) fn summarise(agent: ObservedAgent, interner: &mut Interner) -> Option
         accepts_remote_config: status.capabilities.iter().any(|capability| capability == "AcceptsRemoteConfig"),
         offered: remote_config.offered.as_deref().and_then(written::bytes),
         last_reported: remote_config.last_reported.as_deref().and_then(written::bytes),
-        state: remote_config.status.as_deref().and_then(written::read_state),
         failed: remote_config.failed.and_then(|failed| written::bytes(&failed.hash)),
         revision: status.revision.map(|revision| revision.summarise(interner)),
         effective_config: status

@@ -62,7 +62,6 @@ fn a_summary_has_what_owners_counters_and_retention_ask_for() {
     assert_eq!(summary.offered.as_deref(), Some(&[0xaa, 1][..]));
     assert_eq!(summary.last_reported.as_deref(), Some(&[0xaa, 2][..]));
     assert_eq!(summary.failed.as_deref(), Some(&[0xaa, 3][..]));
-    assert_eq!(summary.state, Some(RemoteConfigState::Failed));
     assert_eq!(summary.effective_config.as_deref(), Some("opamp-effective-1"));
     assert_eq!(summary.failure.as_deref(), Some("no such exporter"));
     assert_eq!(summary.reoffer_requested, Some(time("2026-11-29T14:00:00Z")));
@@ -96,7 +95,7 @@ fn an_object_without_status_or_with_another_name_does_no_harm() {
     let mut interner = Interner::default();
     let fresh = observed(UID, "telemetry", &json!({"observedGeneration": -1}));
     let summary = summarise(fresh, &mut interner).expect("a summary");
-    assert_eq!((summary.epoch(), summary.is_connected(), summary.state), (0, false, None));
+    assert_eq!((summary.epoch(), summary.is_connected()), (0, false));
     for name in ["collector", "01900000000070008000000000000001", "01900000-0000-7000-8000-00000000000A"] {
         assert!(summarise(observed(name, "telemetry", &json!({})), &mut interner).is_none(), "{name}");
     }

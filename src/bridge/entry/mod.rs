@@ -35,7 +35,7 @@ use crate::{
         identity::{Identity, Principal},
         now::Now,
         offer::{CertificateRequests, ConnectionSettingsHash, Offer},
-        record::{FailedConfig, FailedConnectionSettings, RemoteConfigState},
+        record::{FailedOffer, OfferState},
         session::{Liveness, Remembered, Session},
     },
     server::Connection,
@@ -104,8 +104,8 @@ impl Entry {
     pub(super) fn new(uid: InstanceUid, objects: &[Arc<AgentSummary>], owner: &Owner, http_silence: Duration) -> Self {
         let object = winner(objects).cloned();
         let remembered = object.as_deref().map(|object| Remembered {
-            last_reported: object.last_reported.as_ref().zip(object.state).map(|(hash, state)| (hash.to_vec(), state)),
-            failed: failed_of(object),
+            last_reported: object.last_reported.as_deref().map(<[u8]>::to_vec),
+            failed: object.failed.as_deref().map(failed_with),
             ..remembered_settings(object)
         });
         let mut wish = Wish::None;
@@ -247,7 +247,7 @@ impl Entry {
     fn runs_what_it_is_given(&self) -> bool {
         let report = self.session.record().remote_config.as_ref();
         report
-            .filter(|report| report.state == RemoteConfigState::Applied)
+            .filter(|report| report.state == OfferState::Applied)
             .is_some_and(|report| self.hash().is_some_and(|hash| report.hash == hash.as_bytes()))
     }
 
@@ -359,21 +359,15 @@ fn served_before(object: &AgentSummary) -> CertificateRequests {
 /// would be offered them anew after a restart.
 fn remembered_settings(object: &AgentSummary) -> Remembered {
     let Some(known) = object.connection_settings.as_deref() else { return Remembered::default() };
-    let failed = known.failed.as_ref().map(|hash| FailedConnectionSettings {
-        hash: hash.to_vec(),
-        error: String::new(),
-        at: Timestamp::UNIX_EPOCH,
-    });
     Remembered {
         connection_settings_reported: known.last_reported.as_ref().map(|hash| hash.to_vec()),
         connection_settings_offered: known.offered,
-        failed_connection_settings: failed,
+        failed_connection_settings: known.failed.as_deref().map(failed_with),
         ..Remembered::default()
     }
 }
 
 /// What failed at the agent, as its object says. Why and when is read later.
-fn failed_of(object: &AgentSummary) -> Option<FailedConfig> {
-    let hash = object.failed.as_ref()?.to_vec();
-    Some(FailedConfig { hash, error: String::new(), at: Timestamp::UNIX_EPOCH })
+fn failed_with(hash: &[u8]) -> FailedOffer {
+    FailedOffer { hash: hash.to_vec(), error: String::new(), at: Timestamp::UNIX_EPOCH }
 }

@@ -11,7 +11,7 @@ use super::offering::{Again, Occasion, Sent};
 use crate::opamp::{
     messages::AgentCapabilities as Bit,
     offer::{ConnectionSettingsHash, ConnectionSettingsOffer, Offer},
-    record::{AgentRecord, ConnectionSettingsState},
+    record::{AgentRecord, OfferState},
 };
 
 /// So often an offer is made that may have been lost. More would be a loop: a client that takes new settings starts anew,
@@ -97,16 +97,10 @@ impl ConnectionSettingsOffers {
     }
 
     /// The agent has reported a status itself. One that has not failed leaves nothing to be offered again.
-    pub(super) fn reported(&mut self, state: ConnectionSettingsState) {
+    pub(super) fn reported(&mut self, state: OfferState) {
         let Some(dealings) = &mut self.0 else { return };
         dealings.remembered = None;
-        match state {
-            ConnectionSettingsState::Failed => {}
-            ConnectionSettingsState::Unset
-            | ConnectionSettingsState::Applied
-            | ConnectionSettingsState::Applying
-            | ConnectionSettingsState::Unknown(_) => dealings.again = Again::No,
-        }
+        dealings.again.reported(state);
     }
 
     /// Offers what failed once more.
@@ -185,10 +179,4 @@ impl Dealings {
             (Occasion::Push, _) | (Occasion::Reply, When::ThisSession) => false,
         }
     }
-}
-
-/// Whether the agent's last word is that settings failed.
-pub(super) fn have_failed(record: &AgentRecord) -> bool {
-    record.failed_connection_settings.is_some()
-        || record.connection_settings.as_ref().is_some_and(|report| report.state == ConnectionSettingsState::Failed)
 }

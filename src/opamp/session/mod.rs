@@ -28,6 +28,7 @@ mod connection_settings;
 mod conversation;
 mod duplicate;
 mod effects;
+mod failed;
 mod inquiry;
 mod liveness;
 mod offering;
@@ -66,10 +67,7 @@ use super::{
     messages::AgentCapabilities as Bit,
     now::Now,
     offer::{ConnectionSettingsHash, Offer},
-    record::{
-        AgentRecord, Attributes, ComponentsSummary, ConnectionSettingsState, FailedConfig, FailedConnectionSettings,
-        RemoteConfigState,
-    },
+    record::{AgentRecord, Attributes, ComponentsSummary, FailedOffer},
 };
 
 /// The conversation with one agent.
@@ -101,16 +99,16 @@ pub struct Session {
 #[derive(Clone, Debug, Default)]
 pub struct Remembered {
     /// The configuration hash that it last reported: it spares the offer of what the agent has.
-    pub last_reported: Option<(Vec<u8>, RemoteConfigState)>,
+    pub last_reported: Option<Vec<u8>>,
     /// What is not offered again by itself.
-    pub failed: Option<FailedConfig>,
+    pub failed: Option<FailedOffer>,
     /// The hash of the connection settings that it last reported.
     pub connection_settings_reported: Option<Vec<u8>>,
     /// What [`Session::connection_settings_offered`] said of it: it spares an agent that reports no status the offer of
     /// what it has presumably taken.
     pub connection_settings_offered: Option<ConnectionSettingsHash>,
     /// Connection settings that are not offered again by themselves.
-    pub failed_connection_settings: Option<FailedConnectionSettings>,
+    pub failed_connection_settings: Option<FailedOffer>,
     /// Who it was.
     pub description: Option<Attributes>,
     /// The components whose count is known: the agent is not asked for them again (CMPN-04).
@@ -178,45 +176,20 @@ impl Session {
         self.remember_settings(connection_settings_reported, failed_connection_settings);
     }
 
-    fn remember_config(&mut self, last_reported: Option<(Vec<u8>, RemoteConfigState)>, failed: Option<FailedConfig>) {
+    fn remember_config(&mut self, reported: Option<Vec<u8>>, remembered: Option<FailedOffer>) {
         let has_reported = self.reported.contains(Parts::REMOTE_CONFIG_STATUS);
-        let report = self.record.remote_config.as_ref().filter(|_| has_reported);
-        let applied = report.filter(|report| report.state == RemoteConfigState::Applied).map(|report| &report.hash);
-        match (&mut self.record.failed_config, failed) {
-            // What was known of the failure before tells since when it is one, and why if the agent has not said so again.
-            (Some(own), Some(failed)) if own.hash == failed.hash => {
-                own.at = failed.at;
-                if own.error.is_empty() {
-                    own.error = failed.error;
-                }
-            }
-            (own, Some(failed)) if !has_reported => *own = Some(failed),
-            // It reports what it went back to: that does not undo the failure.
-            (own @ None, Some(failed)) if applied != Some(&failed.hash) => *own = Some(failed),
-            (_, Some(_) | None) => {}
-        }
-        if let Some((hash, _)) = last_reported.filter(|_| !has_reported) {
+        let word = self.record.remote_config.as_ref().filter(|_| has_reported);
+        self.record.failed_config = failed::with_remembered(self.record.failed_config.take(), remembered, word);
+        if let Some(hash) = reported.filter(|_| !has_reported) {
             self.remote_config.remember(hash);
         }
     }
 
-    /// As with a configuration.
-    fn remember_settings(&mut self, reported: Option<Vec<u8>>, failed: Option<FailedConnectionSettings>) {
+    fn remember_settings(&mut self, reported: Option<Vec<u8>>, remembered: Option<FailedOffer>) {
         let has_reported = self.reported.contains(Parts::CONNECTION_SETTINGS_STATUS);
-        let report = self.record.connection_settings.as_ref().filter(|_| has_reported);
-        let applied =
-            report.filter(|report| report.state == ConnectionSettingsState::Applied).map(|report| &report.hash);
-        match (&mut self.record.failed_connection_settings, failed) {
-            (Some(own), Some(failed)) if own.hash == failed.hash => {
-                own.at = failed.at;
-                if own.error.is_empty() {
-                    own.error = failed.error;
-                }
-            }
-            (own, Some(failed)) if !has_reported => *own = Some(Box::new(failed)),
-            (own @ None, Some(failed)) if applied != Some(&failed.hash) => *own = Some(Box::new(failed)),
-            (_, Some(_) | None) => {}
-        }
+        let word = self.record.connection_settings.as_deref().filter(|_| has_reported);
+        let own = self.record.failed_connection_settings.take().map(|own| *own);
+        self.record.failed_connection_settings = failed::with_remembered(own, remembered, word).map(Box::new);
         if let Some(hash) = reported.filter(|_| !has_reported) {
             self.connection_settings.remember_report(hash);
         }
@@ -249,11 +222,12 @@ impl Session {
 
     /// A person wants what failed at this agent to be offered once more; [`Self::push`] or the next reply does it.
     pub fn reoffer(&mut self) {
-        if remote_config::has_failed(&self.record) {
+        if failed::is_the_last_word(self.record.failed_config.as_ref(), self.record.remote_config.as_ref()) {
             self.record.failed_config = None;
             self.remote_config.again();
         }
-        if connection_settings::have_failed(&self.record) {
+        let settings = self.record.connection_settings.as_deref();
+        if failed::is_the_last_word(self.record.failed_connection_settings.as_deref(), settings) {
             self.record.failed_connection_settings = None;
             self.connection_settings.again();
         }

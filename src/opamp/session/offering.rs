@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::opamp::record::OfferState;
+
 /// How soon an offer that had no echo is repeated; doubled each time (AMB-24 asks for 30 s or more).
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest wait between two offers of the same hash to an agent that reports but does not take it.
@@ -28,6 +30,16 @@ pub(super) enum Again {
     #[default]
     No,
     Once,
+}
+
+impl Again {
+    /// The agent has reported a state. One that is no failure leaves nothing to be offered again.
+    pub(super) fn reported(&mut self, state: OfferState) {
+        match state {
+            OfferState::Failed => {}
+            OfferState::Unset | OfferState::Applied | OfferState::Applying | OfferState::Unknown(_) => *self = Self::No,
+        }
+    }
 }
 
 /// What was offered last.

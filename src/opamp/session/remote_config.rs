@@ -6,7 +6,7 @@ use super::offering::{Again, Occasion, Sent};
 use crate::opamp::{
     messages::AgentCapabilities as Bit,
     offer::{ConfigHash, Offer, RemoteConfigOffer},
-    record::{AgentRecord, RemoteConfigState},
+    record::{AgentRecord, OfferState},
 };
 
 /// What was offered in this session: since the WebSocket was opened, or since the counter began over HTTP (AMB-24).
@@ -30,15 +30,9 @@ impl RemoteConfigOffers {
     }
 
     /// The agent has reported a status itself. One that has not failed leaves nothing to be offered again.
-    pub(super) fn reported(&mut self, state: RemoteConfigState) {
+    pub(super) fn reported(&mut self, state: OfferState) {
         self.remembered = None;
-        match state {
-            RemoteConfigState::Failed => {}
-            RemoteConfigState::Unset
-            | RemoteConfigState::Applied
-            | RemoteConfigState::Applying
-            | RemoteConfigState::Unknown(_) => self.again = Again::No,
-        }
+        self.again.reported(state);
     }
 
     /// Offers what failed once more.
@@ -85,10 +79,4 @@ impl RemoteConfigOffers {
             Occasion::Push => false,
         }
     }
-}
-
-/// Whether the agent's last word is that a configuration failed.
-pub(super) fn has_failed(record: &AgentRecord) -> bool {
-    record.failed_config.is_some()
-        || record.remote_config.as_ref().is_some_and(|report| report.state == RemoteConfigState::Failed)
 }

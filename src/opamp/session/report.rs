@@ -3,19 +3,15 @@
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
-use super::effects::Changed;
+use super::{effects::Changed, failed};
 use crate::opamp::{
     capabilities::AgentCapabilities,
     messages::{
         AgentCapabilities as Bit, AgentDescription, AgentToServer, AvailableComponents, ComponentHealth,
-        ConnectionSettingsStatus, ConnectionSettingsStatuses, CustomCapabilities, EffectiveConfig, RemoteConfigStatus,
-        RemoteConfigStatuses,
+        ConnectionSettingsStatus, CustomCapabilities, EffectiveConfig, RemoteConfigStatus,
     },
     normalise::{self, EffectiveConfigText},
-    record::{
-        AgentRecord, ComponentsSummary, ConnectionSettingsReport, ConnectionSettingsState, FailedConfig,
-        FailedConnectionSettings, RemoteConfigReport, RemoteConfigState,
-    },
+    record::{AgentRecord, ComponentsSummary, FailedOffer, OfferReport, OfferState},
 };
 
 /// Bytes of a hash that an agent made or echoes.
@@ -185,78 +181,20 @@ impl Brought {
     }
 
     fn remote_config(&mut self, record: &mut AgentRecord, status: &RemoteConfigStatus, now: Timestamp) {
-        let hash = status.last_remote_config_hash.iter().copied().take(HASH_LIMIT).collect();
-        let mut report = RemoteConfigReport {
-            hash,
-            state: state_of(status.status),
-            error: normalise::shorten(&status.error_message, ERROR_LIMIT),
-            since: now,
-        };
-        if let Some(former) = &record.remote_config
-            && (&former.hash, former.state) == (&report.hash, report.state)
-        {
-            report.since = former.since;
-        }
-        self.failure(record, &report, now);
+        let RemoteConfigStatus { last_remote_config_hash: hash, status, error_message } = status;
+        let report = last_word(record.remote_config.as_ref(), hash, *status, error_message, now);
+        let failed = failed::after(&report, record.failed_config.clone(), now);
+        self.set(&mut record.failed_config, failed.clone(), changed_by(failed.as_ref()), |_| {});
         self.set(&mut record.remote_config, Some(report), Changed::Configuration, |_| {});
     }
 
-    /// What failed is remembered until the agent says that it applied the very same: a supervisor goes back by itself
-    /// and reports the former hash as applied.
-    fn failure(&mut self, record: &mut AgentRecord, report: &RemoteConfigReport, now: Timestamp) {
-        let same = record.failed_config.as_ref().filter(|failed| failed.hash == report.hash);
-        match report.state {
-            RemoteConfigState::Failed if !report.hash.is_empty() => {
-                let at = same.map_or(now, |failed| failed.at);
-                let failed = FailedConfig { hash: report.hash.clone(), error: report.error.clone(), at };
-                self.set(&mut record.failed_config, Some(failed), Changed::Failure, |_| {});
-            }
-            RemoteConfigState::Applied if same.is_some() => {
-                self.set(&mut record.failed_config, None, Changed::Configuration, |_| {});
-            }
-            RemoteConfigState::Unset
-            | RemoteConfigState::Applied
-            | RemoteConfigState::Applying
-            | RemoteConfigState::Failed
-            | RemoteConfigState::Unknown(_) => {}
-        }
-    }
-
     fn connection_settings(&mut self, record: &mut AgentRecord, status: &ConnectionSettingsStatus, now: Timestamp) {
-        let hash = status.last_connection_settings_hash.iter().copied().take(HASH_LIMIT).collect();
-        let mut report = ConnectionSettingsReport {
-            hash,
-            state: settings_state_of(status.status),
-            error: normalise::shorten(&status.error_message, ERROR_LIMIT),
-            since: now,
-        };
-        if let Some(former) = &record.connection_settings
-            && (&former.hash, former.state) == (&report.hash, report.state)
-        {
-            report.since = former.since;
-        }
-        self.settings_failure(record, &report, now);
+        let ConnectionSettingsStatus { last_connection_settings_hash: hash, status, error_message } = status;
+        let report = last_word(record.connection_settings.as_deref(), hash, *status, error_message, now);
+        let failed = failed::after(&report, record.failed_connection_settings.as_deref().cloned(), now);
+        let changed = changed_by(failed.as_ref());
+        self.set(&mut record.failed_connection_settings, failed.map(Box::new), changed, |_| {});
         self.set(&mut record.connection_settings, Some(Box::new(report)), Changed::Configuration, |_| {});
-    }
-
-    /// As with a configuration: an agent that goes back reports its former settings as applied.
-    fn settings_failure(&mut self, record: &mut AgentRecord, report: &ConnectionSettingsReport, now: Timestamp) {
-        let same = record.failed_connection_settings.as_ref().filter(|failed| failed.hash == report.hash);
-        match report.state {
-            ConnectionSettingsState::Failed if !report.hash.is_empty() => {
-                let at = same.map_or(now, |failed| failed.at);
-                let failed = FailedConnectionSettings { hash: report.hash.clone(), error: report.error.clone(), at };
-                self.set(&mut record.failed_connection_settings, Some(Box::new(failed)), Changed::Failure, |_| {});
-            }
-            ConnectionSettingsState::Applied if same.is_some() => {
-                self.set(&mut record.failed_connection_settings, None, Changed::Configuration, |_| {});
-            }
-            ConnectionSettingsState::Unset
-            | ConnectionSettingsState::Applied
-            | ConnectionSettingsState::Applying
-            | ConnectionSettingsState::Failed
-            | ConnectionSettingsState::Unknown(_) => {}
-        }
     }
 
     /// A hash alone keeps the count that belongs to it; a new one drops it (CMPN-02, CMPN-05).
@@ -278,24 +216,18 @@ impl Brought {
     }
 }
 
-fn state_of(status: i32) -> RemoteConfigState {
-    match RemoteConfigStatuses::try_from(status) {
-        Ok(RemoteConfigStatuses::Unset) => RemoteConfigState::Unset,
-        Ok(RemoteConfigStatuses::Applied) => RemoteConfigState::Applied,
-        Ok(RemoteConfigStatuses::Applying) => RemoteConfigState::Applying,
-        Ok(RemoteConfigStatuses::Failed) => RemoteConfigState::Failed,
-        Err(_) => RemoteConfigState::Unknown(status),
-    }
+/// What the agent says of an offer, and since when it says so.
+fn last_word(former: Option<&OfferReport>, hash: &[u8], status: i32, error: &str, now: Timestamp) -> OfferReport {
+    let hash = hash.iter().copied().take(HASH_LIMIT).collect();
+    let state = OfferState::from_wire(status);
+    let same = former.filter(|former| (&former.hash, former.state) == (&hash, state));
+    let since = same.map_or(now, |former| former.since);
+    OfferReport { hash, state, error: normalise::shorten(error, ERROR_LIMIT), since }
 }
 
-fn settings_state_of(status: i32) -> ConnectionSettingsState {
-    match ConnectionSettingsStatuses::try_from(status) {
-        Ok(ConnectionSettingsStatuses::Unset) => ConnectionSettingsState::Unset,
-        Ok(ConnectionSettingsStatuses::Applied) => ConnectionSettingsState::Applied,
-        Ok(ConnectionSettingsStatuses::Applying) => ConnectionSettingsState::Applying,
-        Ok(ConnectionSettingsStatuses::Failed) => ConnectionSettingsState::Failed,
-        Err(_) => ConnectionSettingsState::Unknown(status),
-    }
+/// What it is if this is what counts as failed from now on, and did not before.
+fn changed_by(failed: Option<&FailedOffer>) -> Changed {
+    if failed.is_some() { Changed::Failure } else { Changed::Configuration }
 }
 
 /// An endless hash is kept as its own digest: cut, two of them could look the same (CMPN-01).

@@ -9,7 +9,7 @@ use crate::{
     api::agent::{AgentStatus, CertificateStatus, ConnectionSettingsStatus, FailedConfigStatus, SecretName},
     opamp::{
         messages::AgentCapabilities as Capability,
-        record::{AgentRecord, ConnectionSettingsState, FailedConnectionSettings},
+        record::{AgentRecord, FailedOffer, OfferState},
     },
     status::view::{AgentView, IssuedView, SettingsView},
 };
@@ -25,7 +25,7 @@ pub(super) fn connection_settings(
     let status = ConnectionSettingsStatus {
         offered: offered(view, record, former),
         last_reported: report.filter(|report| !report.hash.is_empty()).map(|report| written::hex(&report.hash)),
-        status: report.map(|report| written::settings_state(report.state)),
+        status: report.map(|report| written::state(report.state)),
         error: report.map(|report| cut(&report.error, BRIEF_LIMIT)).unwrap_or_default(),
         failed: failed(record, former.and_then(|former| former.failed.as_ref())),
         withheld: match &view.connection_settings {
@@ -53,11 +53,11 @@ fn offered(view: &AgentView, record: &AgentRecord, former: Option<&ConnectionSet
 
 /// What failed stays until those very settings are in use, also when the session has begun anew.
 fn failed(record: &AgentRecord, former: Option<&FailedConfigStatus>) -> Option<FailedConfigStatus> {
-    if let Some(FailedConnectionSettings { hash, error, at }) = record.failed_connection_settings.as_deref() {
+    if let Some(FailedOffer { hash, error, at }) = record.failed_connection_settings.as_deref() {
         return Some(FailedConfigStatus { hash: written::hex(hash), error: cut(error, BRIEF_LIMIT), at: Time(*at) });
     }
     let report = record.connection_settings.as_ref();
-    let applied = report.filter(|report| report.state == ConnectionSettingsState::Applied);
+    let applied = report.filter(|report| report.state == OfferState::Applied);
     former.filter(|failed| applied.is_none_or(|report| written::hex(&report.hash) != failed.hash)).cloned()
 }
 
@@ -102,7 +102,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        opamp::{offer::ConnectionSettingsHash, record::ConnectionSettingsReport},
+        opamp::{offer::ConnectionSettingsHash, record::OfferReport},
         status::view::{
             CertificateInUse, IssuedCertificate,
             tests::{MORNING, capabilities, view},
@@ -155,17 +155,12 @@ mod tests {
         let mut view = reporting(SettingsView::Offered(hash()));
         let former = ConnectionSettingsStatus { failed: Some(failed_status()), ..ConnectionSettingsStatus::default() };
         let report = |hash: &[u8], state| {
-            Some(Box::new(ConnectionSettingsReport {
-                hash: hash.into(),
-                state,
-                error: "e".repeat(999),
-                since: MORNING,
-            }))
+            Some(Box::new(OfferReport { hash: hash.into(), state, error: "e".repeat(999), since: MORNING }))
         };
         for (hash, state, stays) in [
-            (&b"another"[..], ConnectionSettingsState::Applied, true),
-            (hash().as_bytes(), ConnectionSettingsState::Failed, true),
-            (hash().as_bytes(), ConnectionSettingsState::Applied, false),
+            (&b"another"[..], OfferState::Applied, true),
+            (hash().as_bytes(), OfferState::Failed, true),
+            (hash().as_bytes(), OfferState::Applied, false),
         ] {
             view.record.connection_settings = report(hash, state);
             let status = shown(&view, Some(&former)).expect("settings");
@@ -174,7 +169,7 @@ mod tests {
             assert!(status.error.len() <= BRIEF_LIMIT);
         }
         let error = "bad".to_owned();
-        let failed = FailedConnectionSettings { hash: hash().as_bytes().to_vec(), error, at: MORNING };
+        let failed = FailedOffer { hash: hash().as_bytes().to_vec(), error, at: MORNING };
         view.record.failed_connection_settings = Some(Box::new(failed));
         let status = shown(&view, None).expect("settings");
         assert_eq!(status.failed, Some(FailedConfigStatus { error: "bad".into(), ..failed_status() }));

@@ -25,7 +25,7 @@ use crate::{
         },
         condition::{ConditionType, Verdict, merge},
     },
-    opamp::record::{AgentRecord, FailedConfig, Health, RemoteConfigState},
+    opamp::record::{AgentRecord, FailedOffer, Health, OfferState},
 };
 
 /// Bytes of an error that an agent reports.
@@ -164,10 +164,10 @@ fn remote_config(view: &AgentView, record: &AgentRecord, previous: &AgentStatus)
 
 /// What failed stays until that very configuration is applied, also when the session has begun anew.
 fn failed_config(record: &AgentRecord, former: Option<&FailedConfigStatus>) -> Option<FailedConfigStatus> {
-    if let Some(FailedConfig { hash, error, at }) = &record.failed_config {
+    if let Some(FailedOffer { hash, error, at }) = &record.failed_config {
         return Some(FailedConfigStatus { hash: written::hex(hash), error: cut(error, BRIEF_LIMIT), at: Time(*at) });
     }
-    let applied = record.remote_config.as_ref().filter(|report| report.state == RemoteConfigState::Applied);
+    let applied = record.remote_config.as_ref().filter(|report| report.state == OfferState::Applied);
     former.filter(|failed| applied.is_none_or(|report| written::hex(&report.hash) != failed.hash)).cloned()
 }
 

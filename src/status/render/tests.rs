@@ -13,10 +13,7 @@ use crate::{
         capabilities::AgentCapabilities,
         messages::AgentCapabilities as Capability,
         offer::ConnectionSettingsHash,
-        record::{
-            Attributes, ComponentsSummary, ConnectionSettingsReport, ConnectionSettingsState, EffectiveConfigSummary,
-            RemoteConfigReport, UnhealthyComponent,
-        },
+        record::{Attributes, ComponentsSummary, EffectiveConfigSummary, OfferReport, OfferState, UnhealthyComponent},
     },
     status::{
         difference::difference,
@@ -36,8 +33,8 @@ fn rendered(view: &AgentView, previous: &AgentStatus) -> AgentStatus {
     render(view, previous, at(MORNING, &owner()))
 }
 
-fn report(state: RemoteConfigState) -> RemoteConfigReport {
-    RemoteConfigReport { hash: offered().as_bytes().to_vec(), state, error: String::new(), since: MORNING }
+fn report(state: OfferState) -> OfferReport {
+    OfferReport { hash: offered().as_bytes().to_vec(), state, error: String::new(), since: MORNING }
 }
 
 /// An agent that has told all there is to tell.
@@ -64,8 +61,8 @@ fn talkative() -> AgentView {
             unhealthy_left_out: 40,
             ..Health::default()
         }),
-        remote_config: Some(report(RemoteConfigState::Failed)),
-        failed_config: Some(FailedConfig { hash: offered().as_bytes().to_vec(), error: "bad".into(), at: MORNING }),
+        remote_config: Some(report(OfferState::Failed)),
+        failed_config: Some(FailedOffer { hash: offered().as_bytes().to_vec(), error: "bad".into(), at: MORNING }),
         effective_config: Some(EffectiveConfigSummary { hash: [7; 32], size: 5_120 }),
         available_components: Some(ComponentsSummary { hash: vec![9; 32], count: Some(87) }),
         custom_capabilities: (0..40).map(|number| format!("io.example.capability-{number}")).collect(),
@@ -138,7 +135,7 @@ fn what_an_agent_is_not_able_to_report_any_more_is_dropped() {
 #[test]
 fn a_lost_fleet_withdraws_nothing_and_its_return_restores_the_status() {
     let mut view = view();
-    view.record.remote_config = Some(report(RemoteConfigState::Applied));
+    view.record.remote_config = Some(report(OfferState::Applied));
     let before = rendered(&view, &AgentStatus::default());
     let matched = view.assignment.clone();
     view.assignment = AssignmentView::Unmatched(UnmatchedBecause::NoFleetSelects);
@@ -155,12 +152,11 @@ fn what_failed_is_kept_until_it_is_applied() {
     let failed = rendered(&talkative(), &AgentStatus::default());
     let kept = |status: &AgentStatus| status.remote_config.as_ref().is_some_and(|config| config.failed.is_some());
     let mut view = view();
-    for (state, expected) in [(RemoteConfigState::Applying, true), (RemoteConfigState::Applied, false)] {
+    for (state, expected) in [(OfferState::Applying, true), (OfferState::Applied, false)] {
         view.record.remote_config = Some(report(state));
         assert_eq!(kept(&rendered(&view, &failed)), expected, "{state:?}");
     }
-    view.record.remote_config =
-        Some(RemoteConfigReport { hash: b"another".to_vec(), ..report(RemoteConfigState::Applied) });
+    view.record.remote_config = Some(OfferReport { hash: b"another".to_vec(), ..report(OfferState::Applied) });
     assert!(kept(&rendered(&view, &failed)), "another was applied");
 }
 
@@ -239,9 +235,9 @@ fn with_settings_and_a_certificate_the_status_of_most_agents_stays_small_as_well
     let bits = [Capability::AcceptsOpAmpConnectionSettings, Capability::ReportsConnectionSettingsStatus];
     let more = capabilities(&bits).bits();
     agent.record.capabilities = AgentCapabilities::from_bits(agent.record.capabilities.bits() | more);
-    agent.record.connection_settings = Some(Box::new(ConnectionSettingsReport {
+    agent.record.connection_settings = Some(Box::new(OfferReport {
         hash: settings.as_bytes().to_vec(),
-        state: ConnectionSettingsState::Applied,
+        state: OfferState::Applied,
         error: String::new(),
         since: MORNING,
     }));

@@ -9,7 +9,7 @@ use super::{
     bench::{Bench, Told, agent, of_another_replica, pass},
 };
 use crate::{
-    opamp::record::FailedConfig,
+    opamp::record::FailedOffer,
     status::{
         room::ObjectLimits,
         view::{AssignmentView, UnmatchedBecause, tests::MORNING},
@@ -172,7 +172,7 @@ async fn a_move_creates_claims_and_only_then_deletes() {
     bench.change(agent(1), |view| {
         view.assignment = AssignmentView::Unmatched(UnmatchedBecause::NoFleetSelects);
         view.namespace = "opamp-system".into();
-        view.record.failed_config = Some(FailedConfig { hash: vec![7; 32], error: "bad".into(), at: MORNING });
+        view.record.failed_config = Some(FailedOffer { hash: vec![7; 32], error: "bad".into(), at: MORNING });
     });
     bench.settled().await;
     bench.show();

@@ -1,7 +1,7 @@
 //! When connection settings are offered: CON, AMB-24, AMB-25, AMB-32.
 
 use super::*;
-use crate::opamp::record::{ConnectionSettingsState, FailedConnectionSettings};
+use crate::opamp::record::{FailedOffer, OfferState};
 use ConnectionSettingsStatuses::{Applied, Applying, Failed, Unset};
 
 fn offered(stage: &mut Stage, channel: Channel, say: Say) -> Option<String> {
@@ -231,11 +231,11 @@ fn a_status_is_shown_with_its_text_cut_and_the_time_when_it_began() {
     let mut stage = Stage::known(HTTP);
     assert_eq!(stage.session.record().connection_settings, None, "unknown");
     for (number, status, state, changed) in [
-        (2, 0, ConnectionSettingsState::Unset, Changed::Configuration),
-        (3, 2, ConnectionSettingsState::Applying, Changed::Configuration),
-        (4, 1, ConnectionSettingsState::Applied, Changed::Configuration),
-        (5, 3, ConnectionSettingsState::Failed, Changed::Failure),
-        (6, 9, ConnectionSettingsState::Unknown(9), Changed::Configuration),
+        (2, 0, OfferState::Unset, Changed::Configuration),
+        (3, 2, OfferState::Applying, Changed::Configuration),
+        (4, 1, OfferState::Applied, Changed::Configuration),
+        (5, 3, OfferState::Failed, Changed::Failure),
+        (6, 9, OfferState::Unknown(9), Changed::Configuration),
     ] {
         stage.later(10);
         let mut message = say(number);
@@ -266,7 +266,7 @@ fn what_an_earlier_process_knew_spares_the_offer() {
     let offered_before =
         |host| Remembered { connection_settings_offered: Some(settings(host).hash), ..Remembered::default() };
     let failed = |host| Remembered {
-        failed_connection_settings: Some(FailedConnectionSettings {
+        failed_connection_settings: Some(FailedOffer {
             hash: settings_hash(host),
             error: String::new(),
             at: Timestamp::UNIX_EPOCH,
@@ -293,7 +293,7 @@ fn what_an_earlier_process_knew_spares_the_offer() {
 
 #[test]
 fn what_is_learnt_after_the_agent_has_spoken_counts_less_than_its_own_word() {
-    let failed = FailedConnectionSettings { hash: settings_hash("new"), error: "no".into(), at: Timestamp::UNIX_EPOCH };
+    let failed = FailedOffer { hash: settings_hash("new"), error: "no".into(), at: Timestamp::UNIX_EPOCH };
     for (case, status, host, expected) in
         [("it went back", Applied, "old", 1), ("it works now", Applied, "new", 0), ("it failed", Failed, "new", 1)]
     {

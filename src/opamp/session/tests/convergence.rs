@@ -6,10 +6,7 @@ use std::collections::BTreeSet;
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
-use crate::opamp::{
-    normalise,
-    record::{ConnectionSettingsState, RemoteConfigState},
-};
+use crate::opamp::{normalise, record::OfferState};
 
 /// What the agent is and has; it puts what changed since its last message into the next one, and never looks back.
 struct Agent {
@@ -383,7 +380,7 @@ impl World {
     fn restart_server(&mut self) {
         let record = self.stage.session.record().clone();
         let remembered = Remembered {
-            last_reported: record.remote_config.map(|report| (report.hash, report.state)),
+            last_reported: record.remote_config.map(|report| report.hash),
             failed: record.failed_config,
             description: record.description,
             connection_settings_reported: record.connection_settings.map(|report| report.hash),
@@ -426,36 +423,22 @@ impl World {
         let settings = record.connection_settings.as_ref().map(|report| (report.hash.clone(), report.state));
         let failed_settings = record.failed_connection_settings.as_ref().map(|failed| failed.hash.clone());
         let has_settings = agent.used == self.host || failed_settings == Some(settings_hash(&self.host));
-        let settings_are_known = settings == Some((settings_hash(&agent.settings.0), settings_state(agent.settings.1)));
+        let settings_are_known =
+            settings == Some((settings_hash(&agent.settings.0), OfferState::from_wire(agent.settings.1 as i32)));
         let parts = [
             (host == Some(agent.host().as_str()), "host"),
             (fault == Some(agent.fault()), "health"),
             (record.effective_config == Some(running), "effective configuration"),
-            (report == Some((hash_of(&agent.status.0), state_of(agent.status.1))), "status of the configuration"),
+            (
+                report == Some((hash_of(&agent.status.0), OfferState::from_wire(agent.status.1 as i32))),
+                "status of the configuration",
+            ),
             (has_what_is_offered, "offer"),
             (settings_are_known, "status of the settings"),
             (has_settings, "settings"),
             (self.stage.is_connected(), "connection"),
         ];
         parts.into_iter().find(|(is_right, _)| !is_right).map(|(_, part)| part)
-    }
-}
-
-fn state_of(status: RemoteConfigStatuses) -> RemoteConfigState {
-    match status {
-        RemoteConfigStatuses::Unset => RemoteConfigState::Unset,
-        RemoteConfigStatuses::Applied => RemoteConfigState::Applied,
-        RemoteConfigStatuses::Applying => RemoteConfigState::Applying,
-        RemoteConfigStatuses::Failed => RemoteConfigState::Failed,
-    }
-}
-
-fn settings_state(status: ConnectionSettingsStatuses) -> ConnectionSettingsState {
-    match status {
-        ConnectionSettingsStatuses::Unset => ConnectionSettingsState::Unset,
-        ConnectionSettingsStatuses::Applied => ConnectionSettingsState::Applied,
-        ConnectionSettingsStatuses::Applying => ConnectionSettingsState::Applying,
-        ConnectionSettingsStatuses::Failed => ConnectionSettingsState::Failed,
     }
 }
 

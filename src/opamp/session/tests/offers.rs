@@ -1,7 +1,7 @@
 //! When a remote configuration is offered: CFG, AMB-24.
 
 use super::*;
-use crate::opamp::record::FailedConfig;
+use crate::opamp::record::FailedOffer;
 use RemoteConfigStatuses::{Applied, Applying, Failed, Unset};
 
 /// Neither status nor anything else is promised, but configurations are accepted.
@@ -243,7 +243,7 @@ fn a_wish_without_a_failure_does_nothing() {
 fn hashes_of_an_earlier_process_spare_the_offer() {
     // CFG-06
     let returning = |content: &str| {
-        let last_reported = Some((hash_of(content), RemoteConfigState::Applied));
+        let last_reported = Some(hash_of(content));
         let mut stage = Stage::with(Session::new(uid(), Some(Remembered { last_reported, ..Remembered::default() })));
         stage.offer = offering("a");
         stage
@@ -258,7 +258,7 @@ fn hashes_of_an_earlier_process_spare_the_offer() {
 
 #[test]
 fn a_failure_of_an_earlier_process_still_counts() {
-    let failed = FailedConfig { hash: hash_of("bad"), error: "no".into(), at: Timestamp::UNIX_EPOCH };
+    let failed = FailedOffer { hash: hash_of("bad"), error: "no".into(), at: Timestamp::UNIX_EPOCH };
     let remembered = Remembered { failed: Some(failed), ..Remembered::default() };
     let mut stage = Stage::new();
     let _ = stage.hears(HTTP, say(4).capable(CAPABLE));
@@ -288,7 +288,7 @@ fn a_failure_that_is_learnt_after_the_agent_has_reported_counts_unless_it_was_ov
     {
         let mut stage = Stage::new();
         let _ = stage.hears(socket(1), full(1).status(content, status));
-        let failed = FailedConfig { hash: hash_of("bad"), error: String::new(), at: stage.now.wall };
+        let failed = FailedOffer { hash: hash_of("bad"), error: String::new(), at: stage.now.wall };
         stage.session.remember(Remembered { failed: Some(failed), ..Remembered::default() });
         stage.offer = offering("bad");
         assert_eq!(stage.pushes(), [], "{case}");

@@ -1,7 +1,7 @@
 //! Reports and what is asked of the agent: A2S, S2A, STS, CMP, CMPN, CUS, RTY.
 
 use super::*;
-use crate::opamp::record::{RemoteConfigState, UnhealthyComponent};
+use crate::opamp::record::{OfferState, UnhealthyComponent};
 
 fn flags_after(stage: &mut Stage, channel: Channel, says: impl IntoIterator<Item = Say>) -> Vec<u64> {
     says.into_iter().map(|say| stage.hears(channel, say).flags).collect()
@@ -418,11 +418,11 @@ fn what_happened_once_does_not_happen_again_with_a_full_report() {
 fn a_status_of_an_unknown_number_is_kept_as_such() {
     // CFG-07, INT-06
     for (number, state) in [
-        (0, RemoteConfigState::Unset),
-        (1, RemoteConfigState::Applied),
-        (2, RemoteConfigState::Applying),
-        (3, RemoteConfigState::Failed),
-        (9, RemoteConfigState::Unknown(9)),
+        (0, OfferState::Unset),
+        (1, OfferState::Applied),
+        (2, OfferState::Applying),
+        (3, OfferState::Failed),
+        (9, OfferState::Unknown(9)),
     ] {
         let mut stage = Stage::known(HTTP);
         let mut message = say(2).status("a", RemoteConfigStatuses::Unset);
