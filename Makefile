@@ -71,9 +71,9 @@ integration: controlplane ## Tests against a real API server (OPAMP_TEST_KUBECON
 	cargo test --locked --test integration
 
 .PHONY: e2e
-e2e: controlplane $(E2E_OPERATOR) ## Real agents against the whole; about fifteen minutes (TEST=name: only these)
+e2e: controlplane $(E2E_OPERATOR) ## Real agents against the whole; about half an hour (TEST=name: only these; ROLES=cluster-wide: with those)
 	clients=$$(tests/e2e/clients.sh) && eval "$$clients" && \
-	  OPAMP_OPERATOR_BIN='$(abspath $(E2E_OPERATOR))' cargo test --locked --test e2e -- --nocapture $(TEST)
+	  OPAMP_TEST_ROLES='$(ROLES)' OPAMP_OPERATOR_BIN='$(abspath $(E2E_OPERATOR))' cargo test --locked --test e2e -- --nocapture $(TEST)
 
 # Always asked for: cargo knows best whether there is anything to do.
 .PHONY: $(E2E_OPERATOR)

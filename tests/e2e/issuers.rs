@@ -17,7 +17,7 @@ use super::enrollment::{TOKEN, apply_fleet, ask_again_and_again, renewed};
 use crate::harness::{
     CertManager, Condition, Kind, Operator, Reached, Scenario, Swarm,
     resources::text,
-    scenario::Right,
+    roles::Right,
     scripted::{BAD_REQUEST, Socket, error_kind, full_report, heartbeat, new_uid, uid_text},
     swarm::agents,
     wait_for,

@@ -21,6 +21,7 @@ mod issuing_kills;
 mod memory;
 mod outage;
 mod remote_configs;
+mod renewals;
 mod replicas;
 mod restarts;
 mod returns;

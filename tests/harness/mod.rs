@@ -16,6 +16,7 @@ pub mod http;
 pub mod operator;
 pub mod real_clients;
 pub mod resources;
+pub mod roles;
 pub mod scenario;
 pub mod scripted;
 pub mod swarm;

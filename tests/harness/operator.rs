@@ -15,6 +15,7 @@ use tokio::{
 
 use super::{
     guardian, http,
+    roles::Roles,
     system::{self, Signal},
     wait_for,
 };
@@ -33,6 +34,8 @@ pub struct Started {
     pub namespace: String,
     /// The namespace whose fleets take anyone.
     pub fleets: String,
+    /// Whether it serves those namespaces alone.
+    pub roles: Roles,
     /// The name of this replica.
     pub replica: String,
     /// How agents are served.
@@ -243,6 +246,11 @@ pub fn binary() -> PathBuf {
 fn command(started: &Started, listen: SocketAddr, admin: SocketAddr) -> Command {
     let log = OpenOptions::new().create(true).append(true).open(&started.log).expect("a log file");
     let mut command = Command::new(binary());
+    let namespaces = match started.roles {
+        // Other tests' fleets on a shared cluster are none of its business.
+        Roles::Namespaced => vec![format!("--namespaces={},{}", started.namespace, started.fleets)],
+        Roles::ClusterWide => Vec::new(),
+    };
     command
         .args(["run", "--replica-name", &started.replica, "--log-format", "Json"])
         .args(match started.protection {
@@ -251,8 +259,7 @@ fn command(started: &Started, listen: SocketAddr, admin: SocketAddr) -> Command 
         })
         .args(["--listen", &listen.to_string(), "--admin-listen", &admin.to_string()])
         .args(["--namespace", &started.namespace, "--anonymous-namespaces", &started.fleets])
-        // Other tests' fleets on a shared cluster are none of its business.
-        .args(["--namespaces", &format!("{},{}", started.namespace, started.fleets)])
+        .args(namespaces)
         .args(&started.flags)
         .env("KUBECONFIG", &started.kubeconfig)
         .stdin(Stdio::null())

@@ -22,32 +22,14 @@ use super::{
     api_proxy::ApiProxy,
     operator::{Operator, Protection, Started},
     resources::{Condition, Kind},
+    roles::{self, Right, Roles},
     wait_for,
 };
 
 /// Measured times mean something only if one test runs at a time; the machine has few cores.
 static TURN: Mutex<()> = Mutex::const_new(());
-
-/// The cluster-wide bindings that `config/rbac` has.
-const BINDINGS: [&str; 2] = ["opamp-operator-token-review", "opamp-operator-cluster-signer"];
-
-/// Rights that an operator needs for issuers that are not its own, as `config/rbac` has them.
-#[derive(Clone, Copy, Debug)]
-pub enum Right {
-    /// To ask cert-manager.
-    CertManager,
-    /// To ask a signer of the cluster.
-    ClusterSigner,
-}
-
-impl Right {
-    const fn file(self) -> &'static str {
-        match self {
-            Self::CertManager => "cert-manager.yaml",
-            Self::ClusterSigner => "cluster-signer.yaml",
-        }
-    }
-}
+/// Where tests wait that have not begun: at most one of them is ahead of a test that goes on.
+static QUEUE: Mutex<()> = Mutex::const_new(());
 
 /// One test's world. It begins when no other test runs, and ends with the test.
 pub struct Scenario {
@@ -61,13 +43,17 @@ pub struct Scenario {
     pub system: String,
     /// Logs and other files; removed at the end.
     pub folder: PathBuf,
-    _turn: Option<MutexGuard<'static, ()>>,
+    roles: Roles,
+    turn: Option<MutexGuard<'static, ()>>,
 }
 
 impl Scenario {
-    /// Begins on the cluster that tests share.
+    /// Begins on the cluster that tests share. An operator that serves all namespaces has one for itself.
     pub async fn begin(name: &str) -> Self {
-        Self::on(name, ControlPlane::shared).await
+        match Roles::asked_for() {
+            Roles::Namespaced => Self::on(name, ControlPlane::shared).await,
+            Roles::ClusterWide => Self::begin_alone(name).await,
+        }
     }
 
     /// Begins on a control plane of its own, which it may disturb.
@@ -75,18 +61,22 @@ impl Scenario {
         Self::on(name, ControlPlane::private).await
     }
 
-    /// Another world beside this one, for a test that waits more than it computes.
+    /// Another world beside this one, for a test that waits more than it computes. Two operators in a cluster are
+    /// possible only if each keeps to its own namespaces.
     pub async fn beside(&self, name: &str) -> Self {
-        Self::new(name, Arc::clone(&self.cluster), None).await
+        Self::new(name, Arc::clone(&self.cluster), Roles::Namespaced, None).await
     }
 
     async fn on(name: &str, cluster: fn() -> Arc<ControlPlane>) -> Self {
-        let turn = TURN.lock().await;
+        let turn = {
+            let _place = QUEUE.lock().await;
+            TURN.lock().await
+        };
         let cluster = tokio::task::spawn_blocking(cluster).await.expect("there is a control plane");
-        Self::new(name, cluster, Some(turn)).await
+        Self::new(name, cluster, Roles::asked_for(), Some(turn)).await
     }
 
-    async fn new(name: &str, cluster: Arc<ControlPlane>, turn: Option<MutexGuard<'static, ()>>) -> Self {
+    async fn new(name: &str, cluster: Arc<ControlPlane>, roles: Roles, turn: Option<MutexGuard<'static, ()>>) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         // Unique on a cluster where former runs left theirs behind: a namespace takes its time to go.
         let unique = format!("{:x}{:x}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -94,31 +84,29 @@ impl Scenario {
         std::fs::create_dir_all(&folder).expect("a folder for logs");
         let client = cluster.client().await;
         let (namespace, system) = (format!("{name}-{unique}"), format!("{name}-{unique}-system"));
-        let scenario = Self { cluster, client, namespace, system, folder, _turn: turn };
+        let scenario = Self { cluster, client, namespace, system, folder, roles, turn };
         scenario.prepare();
         scenario
+    }
+
+    /// Lets other tests run for a while, in which this one wants nothing but time to pass. It goes on once the one that
+    /// runs then has ended, and perhaps one more.
+    pub async fn rest(&mut self, time: Duration) {
+        self.turn = None;
+        tokio::time::sleep(time).await;
+        self.turn = Some(TURN.lock().await);
     }
 
     fn prepare(&self) {
         for namespace in [&self.namespace, &self.system] {
             self.cluster.kubectl(&["create", "namespace", namespace], "");
         }
-        self.apply_roles("namespaced.yaml");
+        roles::apply(&self.cluster, self.roles.file(), &self.system, &self.namespace);
     }
 
     /// Gives the operator more rights.
     pub fn grant(&self, right: Right) {
-        self.apply_roles(right.file());
-    }
-
-    /// The rights of an operator that serves this test's namespaces and no other, as they are in the repository.
-    fn apply_roles(&self, file: &str) {
-        let path = format!("{}/config/rbac/{file}", env!("CARGO_MANIFEST_DIR"));
-        let roles = std::fs::read_to_string(path).expect("the operator's roles are in the repository");
-        let documents: Vec<Value> = serde_saphyr::from_multiple(&roles).expect("they are YAML");
-        let moved = documents.into_iter().map(|document| moved(document, &self.system, &self.namespace).to_string());
-        let moved = moved.collect::<Vec<_>>().join("\n---\n");
-        self.cluster.kubectl(&["apply", "--server-side", "-f", "-"], &moved);
+        roles::apply(&self.cluster, right.file(), &self.system, &self.namespace);
     }
 
     /// Starts the operator, with the rights that it is meant to have and no others, and waits until it is ready.
@@ -193,6 +181,7 @@ impl Scenario {
             protection,
             namespace: self.system.clone(),
             fleets: self.namespace.clone(),
+            roles: self.roles,
             replica: name.to_owned(),
             log: self.folder.join(format!("{name}.log")),
             flags: flags.iter().map(|&flag| flag.to_owned()).collect(),
@@ -304,9 +293,7 @@ impl Drop for Scenario {
         for namespace in [&self.namespace, &self.system] {
             let _ = self.cluster.try_kubectl(&["delete", "namespace", "--wait=false", namespace], "");
         }
-        let bindings = BINDINGS.map(|name| binding(name, &self.system));
-        let [one, two] = bindings.each_ref().map(String::as_str);
-        let _ = self.cluster.try_kubectl(&["delete", "--ignore-not-found", "clusterrolebinding", one, two], "");
+        roles::revoke(&self.cluster, &self.system);
     }
 }
 
@@ -317,28 +304,4 @@ fn has_applied(agent: &Value, hashes: &[&str]) -> bool {
         && config["offered"] == reported
         && config["status"] == "Applied"
         && Condition::of(agent, "ConfigApplied").is("True", "Applied")
-}
-
-/// The name of a cluster-wide binding for the operator of this namespace.
-fn binding(name: &str, system: &str) -> String {
-    format!("{name}-{system}")
-}
-
-/// The same object for an operator in another namespace; cluster-wide bindings get a name of their own.
-fn moved(mut object: Value, system: &str, served: &str) -> Value {
-    match object["kind"].as_str() {
-        Some("Namespace") => object["metadata"]["name"] = json!(system),
-        Some("ClusterRoleBinding") => {
-            let name = object["metadata"]["name"].as_str().expect("a binding has a name");
-            object["metadata"]["name"] = json!(binding(name, system));
-        }
-        Some("ClusterRole") => {}
-        _ if object["metadata"]["namespace"] == "telemetry" => object["metadata"]["namespace"] = json!(served),
-        _ => object["metadata"]["namespace"] = json!(system),
-    }
-    let subjects = object.get_mut("subjects").and_then(Value::as_array_mut);
-    for subject in subjects.into_iter().flatten() {
-        subject["namespace"] = json!(system);
-    }
-    object
 }
