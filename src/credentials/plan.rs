@@ -121,7 +121,8 @@ struct Planner<'a> {
     stored: Stored<'a>,
     now: Timestamp,
     revocations: Revocations,
-    is_list_changed: bool,
+    /// What the published list does not have yet.
+    added: Vec<(KeyId, Serial)>,
     holds: Vec<Step>,
     others: Vec<Step>,
     issues: Vec<Step>,
@@ -138,7 +139,7 @@ impl<'a> Planner<'a> {
             stored,
             now,
             revocations,
-            is_list_changed: false,
+            added: Vec::new(),
             holds: Vec::new(),
             others: Vec::new(),
             issues: Vec::new(),
@@ -184,7 +185,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Takes back what the agent has. Secret and finalizer go once the list is published. What none of our CAs has signed
+    /// Takes back what the agent has. Secret and finalizer go once the list is published; where that has no room they stay
+    /// until the certificate ends, so that the agent is kept out meanwhile. What none of our CAs has signed
     /// counts only as long as its Secret is there, and has no place in the list: else whoever may write Secrets could put
     /// any number into it.
     fn revoke(&mut self, namespace: &str, member: Option<&Member>, certificates: &[&Arc<AgentCertificate>]) {
@@ -197,7 +199,8 @@ impl<'a> Planner<'a> {
                 if !known.is_some_and(|known| known.revocations.contains(&held.issuer, &held.serial)) {
                     let revocation = Revocation { at: self.now, not_after: held.not_after };
                     self.revocations.revoke(held.issuer, held.serial.clone(), revocation);
-                    (self.is_list_changed, is_listed) = (true, false);
+                    self.added.push((held.issuer, held.serial.clone()));
+                    is_listed = false;
                 }
             }
             if is_listed {
@@ -348,18 +351,20 @@ impl<'a> Planner<'a> {
 
     fn publish(&mut self) -> Option<Step> {
         let dropped = self.revocations.tidy(self.now);
+        let last = self.stored.revocations;
+        let next = last.map(|last| later(last.signed_at, SIGNED_ANEW));
+        let is_stale = last.is_none_or(|last| last.signed_by != self.stored.authority);
+        // What finds no room is no change: else the same list would be written again and again.
+        let is_changed = self.added.iter().any(|(issuer, serial)| self.revocations.contains(issuer, serial));
+        if !is_changed && !is_stale && next.is_some_and(|next| self.now < next) {
+            self.look_again = [self.look_again, next].into_iter().flatten().min();
+            return None;
+        }
         if dropped > 0 {
             tracing::error!(
                 dropped,
                 "more certificates are revoked than one list holds; those that end first are left out"
             );
-        }
-        let last = self.stored.revocations;
-        let next = last.map(|last| later(last.signed_at, SIGNED_ANEW));
-        let is_stale = last.is_none_or(|last| last.signed_by != self.stored.authority);
-        if !self.is_list_changed && !is_stale && next.is_some_and(|next| self.now < next) {
-            self.look_again = [self.look_again, next].into_iter().flatten().min();
-            return None;
         }
         // Numbers grow even if the last list was lost: they are not below the seconds since 1970.
         let seconds = u64::try_from(self.now.as_second()).unwrap_or_default();

@@ -5,7 +5,9 @@ use proptest::prelude::*;
 use super::{uid, world::World};
 use crate::credentials::{
     plan::Step,
+    revocations::{MOST_REVOKED, Revocation},
     roll::{Finalizer, KeyWish, Standing},
+    serial::Serial,
     stored::KeyOrigin,
 };
 
@@ -159,6 +161,26 @@ fn a_revoked_agent_is_held_until_its_certificates_are_in_the_list() {
     world.pass(86_400);
     world.settle();
     assert!(!world.is_revoked(&serial));
+}
+
+#[test]
+fn a_list_without_room_is_not_written_again_and_again_and_holds_who_is_not_in_it() {
+    let mut world = World::new();
+    world.join(1, Standing::Admitted, KeyWish::Operators);
+    world.settle();
+    let (at_first, not_after, issuer) = (world.now, super::at(86_400), world.authority.facts().key);
+    let mut full = world.revocations().unwrap();
+    for _ in 0..MOST_REVOKED {
+        full.revocations.revoke(issuer, Serial::random(), Revocation { at: at_first, not_after });
+    }
+    world.published = Some(full.to_config_map("opamp-system"));
+    world.member(1).standing = Standing::Revoked;
+    world.settle();
+    assert_eq!(world.revocations().unwrap().number, full.number, "what ends first has no room, and nothing changes");
+    assert_eq!((world.of(1).len(), world.member(1).finalizer), (1, Finalizer::Present));
+    world.pass(601);
+    world.settle();
+    assert_eq!((world.of(1).len(), world.member(1).finalizer), (0, Finalizer::Absent), "it has ended by itself");
 }
 
 #[test]
