@@ -48,8 +48,8 @@ struct Shared {
 struct Known {
     mirror: Mirror<Arc<AgentCertificate>>,
     of_agents: BTreeMap<InstanceUid, Vec<ObjectKey>>,
-    /// By the digest of the certificate.
-    holders: HashMap<[u8; 32], ObjectKey>,
+    /// By the digest of the certificate. Several have the same only if somebody has copied it.
+    holders: HashMap<[u8; 32], Vec<ObjectKey>>,
     /// Nearly all agents have the same.
     ca: Arc<str>,
 }
@@ -121,6 +121,12 @@ impl Certificates {
         self.read(|known| known.of(agent))
     }
 
+    /// Those of the agent's fleets of one namespace. Whoever may write Secrets of another has no say about these.
+    #[must_use]
+    pub fn within(&self, namespace: &str, agent: &InstanceUid) -> Vec<Arc<AgentCertificate>> {
+        self.of(agent).into_iter().filter(|it| it.key.namespace == namespace).collect()
+    }
+
     /// All of them, by namespace and name.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<AgentCertificate>> {
@@ -145,9 +151,9 @@ impl Certificates {
         trust: &TrustSnapshot,
         now: Timestamp,
     ) -> Option<(Arc<AgentCertificate>, Arc<Given>)> {
-        let certificates = self.of(agent).into_iter();
+        let certificates = self.within(namespace, agent).into_iter();
         certificates
-            .filter(|it| it.key.namespace == namespace && it.fleet == fleet)
+            .filter(|it| it.fleet == fleet)
             .filter_map(|it| it.counting(|issuer| trust.trusts(issuer), now).cloned().map(|given| (it, given)))
             .max_by_key(|(it, given)| (it.origin, given.certificate.not_after, it.key.name.clone()))
     }
@@ -193,7 +199,8 @@ impl Certificates {
     /// [`super::trust::Trust::changed`] or [`Self::changed`] tells of a change.
     #[must_use]
     pub fn still_counts(&self, trust: &TrustSnapshot, principal: &Principal) -> bool {
-        let (Some(agent), Proof::Certificate { issuer, serial }) = (principal.identity.issued_to(), &principal.proof)
+        let (Identity::Certificate { namespace, uid, .. }, Proof::Certificate { issuer, serial }) =
+            (&principal.identity, &principal.proof)
         else {
             return true;
         };
@@ -202,14 +209,15 @@ impl Certificates {
         let is_others = |it: &Arc<AgentCertificate>| {
             it.given.as_ref().is_some_and(|given| given.signer == Signer::Other) && it.held().any(is_it)
         };
-        !trust.is_revoked(&issuer, &serial) && (trust.trusts(&issuer) || self.of(&agent).iter().any(is_others))
+        !trust.is_revoked(&issuer, &serial)
+            && (trust.trusts(&issuer) || self.within(namespace, uid).iter().any(is_others))
     }
 
     /// Whether the agent has connected with a later certificate: then the Secrets hold this one no more, and one that lasts
     /// longer (CON-10). One that a replica has not heard of yet lasts longer than those that it knows.
     fn is_superseded(&self, found: &ClientCertificate) -> bool {
-        let Some(agent) = found.identity.issued_to() else { return false };
-        let known = self.of(&agent);
+        let Identity::Certificate { namespace, uid, .. } = &found.identity else { return false };
+        let known = self.within(namespace, uid);
         let mut lasts_longest = true;
         for held in known.iter().flat_map(|it| it.held()) {
             if held.issuer == found.issuer && held.serial == found.serial {
@@ -220,11 +228,15 @@ impl Certificates {
         !lasts_longest
     }
 
-    /// The Secret that this very certificate is in, and what identifies it.
+    /// The Secret that this very certificate is in, and what identifies it. Certificates are no secrets, and whoever copies
+    /// one into another namespace must not draw its holder there: the Secret counts that was there first.
     #[must_use]
     pub fn holder_of(&self, certificate: &CertificateDer<'_>) -> Option<(Arc<AgentCertificate>, Held)> {
         let digest: [u8; 32] = Sha256::digest(certificate).into();
-        let found = self.read(|known| known.mirror.get(known.holders.get(&digest)?).cloned())?;
+        let found = self.read(|known| {
+            let secrets = known.holders.get(&digest)?.iter().filter_map(|key| known.mirror.get(key));
+            secrets.min_by(|one, other| (one.created_at, &one.key).cmp(&(other.created_at, &other.key))).cloned()
+        })?;
         let held = found.held().find(|held| held.digest == digest)?.clone();
         Some((found, held))
     }
@@ -274,13 +286,20 @@ impl Known {
             }
         }
         for held in former.held() {
-            self.holders.remove(&held.digest);
+            if let Some(keys) = self.holders.get_mut(&held.digest) {
+                keys.retain(|known| known != key);
+                if keys.is_empty() {
+                    self.holders.remove(&held.digest);
+                }
+            }
         }
     }
 
     fn remember(&mut self, known: &AgentCertificate) {
         self.of_agents.entry(known.agent).or_default().push(known.key.clone());
-        self.holders.extend(known.held().map(|held| (held.digest, known.key.clone())));
+        for held in known.held() {
+            self.holders.entry(held.digest).or_default().push(known.key.clone());
+        }
     }
 }
 

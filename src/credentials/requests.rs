@@ -180,7 +180,7 @@ impl Requests {
 
     /// An agent that makes a key after the other would fill the API server, and take the turn of others.
     fn check_crowd(&self, holder: &Holder, name: &str, now: Timestamp) -> Result<(), AskError> {
-        let known = self.certificates.of(&holder.agent);
+        let known = self.certificates.within(&holder.namespace, &holder.agent);
         let is_recent = |it: &&Arc<AgentCertificate>| now < later(it.created_at, CROWDED_FOR);
         let recent = known.iter().filter(is_recent).count();
         if recent < MOST_KEYS || known.iter().any(|it| it.key.name == name) { Ok(()) } else { Err(AskError::Crowd) }

@@ -207,7 +207,7 @@ impl Bridge {
         let (uid, key) = (application.holder.agent, application.request.key().id());
         match asked {
             Ok(Asked::Waits) => {
-                self.sessions.with(uid, |entry| entry.terms_mut().await_answer(key));
+                self.sessions.with(uid, |entry| entry.terms_mut().await_answer(&application.holder.namespace, key));
                 self.follow_certificates(uid);
             }
             Ok(Asked::Answered(_)) => self.follow_certificates(uid),

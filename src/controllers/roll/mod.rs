@@ -138,8 +138,8 @@ fn is_given_settings(catalog: &Catalog, agent: &AgentSummary) -> bool {
 
 /// Whether it has sent a request here.
 fn has_own_key(certificates: &Certificates, agent: &AgentSummary) -> bool {
-    let here = certificates.of(&agent.uid).into_iter().filter(|it| *it.key.namespace == *agent.namespace);
-    here.into_iter().any(|certificate| certificate.origin == KeyOrigin::Agent)
+    let here = certificates.within(&agent.namespace, &agent.uid);
+    here.iter().any(|certificate| certificate.origin == KeyOrigin::Agent)
 }
 
 #[cfg(test)]

@@ -23,9 +23,9 @@ use crate::{
         profile::server_names,
         registrar::{Findings, Registrar, RegistrarSettings},
         renewal::Validity,
-        requests::{Asked, Requests},
+        requests::{AskError, Asked, Requests},
         roll::{Finalizer, KeyWish, Member, Roll, Standing},
-        stored::{AgentCertificate, Given},
+        stored::{AgentCertificate, Given, Holder},
         trust::Trust,
     },
     kubernetes::{ObjectKey, Scope},
@@ -144,6 +144,23 @@ async fn a_request_that_a_replica_hands_on_is_answered_and_believed() {
     assert_eq!(bench.certificates.holder_of(&certificate).unwrap().0, found);
     let again = requests.ask(&holder, &request, POLICY.validity, Timestamp::now());
     assert_eq!(again.await, Ok(Asked::Answered(found)), "the same again changes nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn secrets_of_another_namespace_are_no_crowd() {
+    let server = ApiServer::new();
+    let bench = Bench::start(&server, &roll([]));
+    for _ in 0..4 {
+        let elsewhere = Holder { namespace: "bank".into(), ..holder(1) };
+        server.put("secrets", &serde_json::to_value(elsewhere.request(&request(1))).unwrap());
+    }
+    bench.until("they are known", |bench| bench.certificates.of(&uid(1)).len() == 4).await;
+    let requests = Requests::new(server.client(), bench.certificates.clone(), bench.trust.clone());
+    for number in 0..=4 {
+        let (holder, request) = (holder(1), request(1));
+        let asked = requests.ask(&holder, &request, Validity::default(), Timestamp::now()).await;
+        assert_eq!(asked, if number < 4 { Ok(Asked::Waits) } else { Err(AskError::Crowd) }, "{number}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
