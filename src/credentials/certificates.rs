@@ -91,10 +91,19 @@ impl Certificates {
         }
     }
 
-    /// Follows an event of the watch over `part`. Also for what this replica has written itself: it need not wait until
-    /// the watch shows it.
+    /// Follows an event of the watch over `part`.
     pub fn take(&self, part: &Part, event: Event<Secret>) {
-        let agents = self.shared.known.write().unwrap_or_else(PoisonError::into_inner).take(part, event);
+        self.follow(|known| known.take(part, event));
+    }
+
+    /// Follows what the API server has answered to this replica: it need not wait until the watch shows the same. That may
+    /// have shown what came after it, such as the answer to a request, and would not show that again.
+    pub fn note(&self, secret: Secret) {
+        self.follow(|known| known.note(secret));
+    }
+
+    fn follow(&self, change: impl FnOnce(&mut Known) -> Vec<InstanceUid>) {
+        let agents = change(&mut self.shared.known.write().unwrap_or_else(PoisonError::into_inner));
         if agents.is_empty() {
             return;
         }
@@ -258,6 +267,14 @@ impl Known {
     fn of(&self, agent: &InstanceUid) -> Vec<Arc<AgentCertificate>> {
         let keys = self.of_agents.get(agent).into_iter().flatten();
         keys.filter_map(|key| self.mirror.get(key).cloned()).collect()
+    }
+
+    fn note(&mut self, secret: Secret) -> Vec<InstanceUid> {
+        // Numbers of versions grow, as etcd counts them.
+        let number = |version: &str| version.parse::<u64>().ok();
+        let known = self.mirror.version(&ObjectKey::of(&secret)).and_then(number);
+        let is_late = known > secret.metadata.resource_version.as_deref().and_then(number);
+        if is_late { Vec::new() } else { self.take(&None, Event::Apply(secret)) }
     }
 
     fn take(&mut self, part: &Part, event: Event<Secret>) -> Vec<InstanceUid> {
@@ -430,6 +447,22 @@ mod tests {
         assert!(!certificates.is_synced());
         for secrets in [vec![&one, &two], vec![&two]] {
             certificates.take(&None, Event::Init);
+    #[test]
+    fn a_late_answer_to_a_write_does_not_undo_what_the_watch_has_shown() {
+        let (own, request) = (authority(), request(1));
+        let asked = versioned(holder(1).request(&request), 9);
+        let issued = issue(&own, request.key(), 0);
+        let patch = AgentCertificate::read(&asked).unwrap().answer_with(&issued, &Issuer::Internal);
+        let answered = versioned(patched(&asked, &patch), 10);
+        let certificates = Certificates::new(&Scope::All);
+        let is_answered = || certificates.of(&uid(1)).first().map(|it| it.given.is_some());
+        certificates.note(asked.clone());
+        assert_eq!(is_answered(), Some(false));
+        certificates.take(&None, Event::Apply(answered));
+        certificates.note(asked);
+        assert_eq!(is_answered(), Some(true));
+    }
+
             secrets.into_iter().for_each(|secret| certificates.take(&None, Event::InitApply(secret.clone())));
             certificates.take(&None, Event::InitDone);
         }

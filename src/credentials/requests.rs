@@ -7,7 +7,6 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
-    runtime::watcher::Event,
 };
 use serde_json::Value;
 
@@ -20,11 +19,7 @@ use super::{
     trust::{Trust, TrustSnapshot},
     writes::{WriteError, Writes},
 };
-use crate::{
-    api::FIELD_MANAGER,
-    kubernetes::{ObjectKey, Part},
-    status::budget::BudgetLimits,
-};
+use crate::{api::FIELD_MANAGER, kubernetes::ObjectKey, status::budget::BudgetLimits};
 
 /// A request that was refused is not looked at again so soon: an agent may repeat it as fast as it can.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
@@ -187,8 +182,7 @@ impl Requests {
     }
 
     fn noted(&self, secret: Secret) -> Asked {
-        let part: Part = None;
-        self.certificates.take(&part, Event::Apply(secret));
+        self.certificates.note(secret);
         Asked::Waits
     }
 }

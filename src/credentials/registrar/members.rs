@@ -302,14 +302,14 @@ impl Hand<'_> {
                 let parameters = PostParams { field_manager: Some(FIELD_MANAGER.into()), ..PostParams::default() };
                 let secrets = self.secrets(&secret.namespace().unwrap_or_default());
                 if let Some(created) = self.writes.ask(secrets.create(&parameters, &secret)).await? {
-                    self.certificates.take(&None, Event::Apply(created));
+                    self.certificates.note(created);
                 }
             }
             Write::Patch(certificate, patch) => {
                 let (name, patch) = (&certificate.key.name, Patch::Merge(patch));
                 let secrets = self.secrets(&certificate.key.namespace);
                 match self.writes.ask(secrets.patch(name, &PatchParams::default(), &patch)).await? {
-                    Some(patched) => self.certificates.take(&None, Event::Apply(patched)),
+                    Some(patched) => self.certificates.note(patched),
                     None => self.look(&certificate).await?,
                 }
             }
@@ -337,7 +337,7 @@ impl Hand<'_> {
     async fn look(&self, certificate: &Arc<AgentCertificate>) -> Result<(), WriteError> {
         let ObjectKey { namespace, name } = &certificate.key;
         match self.writes.ask(self.secrets(namespace).get_opt(name)).await?.flatten() {
-            Some(found) => self.certificates.take(&None, Event::Apply(found)),
+            Some(found) => self.certificates.note(found),
             None => self.gone(&certificate.key),
         }
         Ok(())
