@@ -149,7 +149,7 @@ impl Certificates {
     }
 
     /// What the agent is to be offered as a member of this fleet: of its certificates that count now the one whose key
-    /// it has made itself, and of several the one that lasts longest. It keeps what is offered until that has been
+    /// it has made itself, and of several the one that was made last. It keeps what is offered until that has been
     /// renewed, so that the same is offered again and again.
     #[must_use]
     pub fn offered(
@@ -164,7 +164,7 @@ impl Certificates {
         certificates
             .filter(|it| it.fleet == fleet)
             .filter_map(|it| it.counting(|issuer| trust.trusts(issuer), now).cloned().map(|given| (it, given)))
-            .max_by_key(|(it, given)| (it.origin, given.certificate.not_after, it.key.name.clone()))
+            .max_by(|(one, _), (other, _)| one.rank().cmp(&other.rank()))
     }
 
     /// Who holds this certificate, which its holder has proved to own in a handshake. One of our CAs must have signed it;
@@ -200,7 +200,7 @@ impl Certificates {
             fleet: found.fleet.clone(),
             uid: found.agent,
         };
-        Ok(ClientCertificate { identity: name, issuer, serial, not_after })
+        Ok(ClientCertificate { identity: name, issuer, serial, not_before, not_after })
     }
 
     /// Whether what somebody was admitted by still counts, if that was an issued certificate: it was not taken back, and
@@ -222,19 +222,19 @@ impl Certificates {
             && (trust.trusts(&issuer) || self.within(namespace, uid).iter().any(is_others))
     }
 
-    /// Whether the agent has connected with a later certificate: then the Secrets hold this one no more, and one that lasts
-    /// longer (CON-10). One that a replica has not heard of yet lasts longer than those that it knows.
+    /// Whether the agent has connected with a later certificate: then the Secrets hold this one no more, and one that was
+    /// made after it (CON-10). One that a replica has not heard of yet was made after those that it knows.
     fn is_superseded(&self, found: &ClientCertificate) -> bool {
         let Identity::Certificate { namespace, uid, .. } = &found.identity else { return false };
         let known = self.within(namespace, uid);
-        let mut lasts_longest = true;
+        let mut is_latest = true;
         for held in known.iter().flat_map(|it| it.held()) {
             if held.issuer == found.issuer && held.serial == found.serial {
                 return false;
             }
-            lasts_longest &= held.not_after <= found.not_after;
+            is_latest &= held.not_before <= found.not_before;
         }
-        !lasts_longest
+        !is_latest
     }
 
     /// The Secret that this very certificate is in, and what identifies it. Certificates are no secrets, and whoever copies
@@ -377,27 +377,36 @@ mod tests {
     }
 
     fn agent_born(authority: &Authority, seconds: i64) -> Secret {
-        let request = request(1);
-        let secret = holder(1).request(&request);
-        let issued = issue(authority, request.key(), seconds);
-        let patch = AgentCertificate::read(&secret).unwrap().answer_with(&issued, &Issuer::Internal);
-        versioned(patched(&secret, &patch), 1)
+        issued_for(authority, seconds, 600)
     }
 
     fn issue(authority: &Authority, key: &PublicKey, seconds: i64) -> crate::credentials::authority::Issued {
         authority.issue_agent(&name(1), key, std::time::Duration::from_secs(600), at(seconds)).unwrap()
     }
 
+    /// The same for another time than 600 s.
+    fn issued_for(authority: &Authority, seconds: i64, lifetime: u64) -> Secret {
+        let request = request(1);
+        let secret = holder(1).request(&request);
+        let lifetime = std::time::Duration::from_secs(lifetime);
+        let issued = authority.issue_agent(&name(1), request.key(), lifetime, at(seconds)).unwrap();
+        let patch = AgentCertificate::read(&secret).unwrap().answer_with(&issued, &Issuer::Internal);
+        versioned(patched(&secret, &patch), 1)
+    }
+
     #[test]
-    fn the_agents_own_key_is_preferred_then_the_certificate_that_lasts_longest() {
+    fn the_agents_own_key_is_preferred_then_the_certificate_that_was_made_last() {
         let own = authority();
         let (older, newer) = (operator_born(&own, 0), operator_born(&own, 100));
         let (agents, foreign) = (agent_born(&own, 0), operator_born(&authority(), 200));
+        let (rekeyed, shorter) = (agent_born(&own, 100), issued_for(&own, 50, 100));
         for (case, secrets, seconds, expected) in [
             ("none", vec![], 0, None),
             ("one", vec![&older], 0, Some(&older)),
             ("two", vec![&older, &newer], 100, Some(&newer)),
             ("the agent's own", vec![&older, &newer, &agents], 100, Some(&agents)),
+            ("its next key", vec![&rekeyed, &agents], 100, Some(&rekeyed)),
+            ("its next key, for a shorter time", vec![&agents, &shorter], 100, Some(&shorter)),
             ("the agent's own has expired", vec![&older, &newer, &agents], 600, Some(&newer)),
             ("of a CA that is not trusted", vec![&older, &foreign], 200, Some(&older)),
             ("all have expired", vec![&older, &newer], 700, None),
@@ -439,15 +448,6 @@ mod tests {
     }
 
     #[test]
-    fn what_a_new_list_does_not_show_is_forgotten() {
-        let own = authority();
-        let (one, two) = (operator_born(&own, 0), operator_born(&own, 0));
-        let certificates = Certificates::new(&Scope::All);
-        let mut changes = certificates.subscribe();
-        assert!(!certificates.is_synced());
-        for secrets in [vec![&one, &two], vec![&two]] {
-            certificates.take(&None, Event::Init);
-    #[test]
     fn a_late_answer_to_a_write_does_not_undo_what_the_watch_has_shown() {
         let (own, request) = (authority(), request(1));
         let asked = versioned(holder(1).request(&request), 9);
@@ -463,6 +463,15 @@ mod tests {
         assert_eq!(is_answered(), Some(true));
     }
 
+    #[test]
+    fn what_a_new_list_does_not_show_is_forgotten() {
+        let own = authority();
+        let (one, two) = (operator_born(&own, 0), operator_born(&own, 0));
+        let certificates = Certificates::new(&Scope::All);
+        let mut changes = certificates.subscribe();
+        assert!(!certificates.is_synced());
+        for secrets in [vec![&one, &two], vec![&two]] {
+            certificates.take(&None, Event::Init);
             secrets.into_iter().for_each(|secret| certificates.take(&None, Event::InitApply(secret.clone())));
             certificates.take(&None, Event::InitDone);
         }

@@ -311,10 +311,9 @@ impl<'a> Planner<'a> {
     /// What would be offered of these: as [`super::certificates::Certificates::offered`] has it.
     fn best<'c>(&self, certificates: &[&'c Arc<AgentCertificate>]) -> Option<&'c Arc<AgentCertificate>> {
         let counting = |it: &&'c Arc<AgentCertificate>| {
-            let given = it.counting(|issuer| self.stored.trusted.contains(issuer), self.now)?;
-            Some(((it.origin, given.certificate.not_after, it.key.name.clone()), *it))
+            it.counting(|issuer| self.stored.trusted.contains(issuer), self.now).is_some()
         };
-        certificates.iter().filter_map(counting).max_by(|one, other| one.0.cmp(&other.0)).map(|(_, it)| it)
+        certificates.iter().copied().filter(counting).max_by(|one, other| one.rank().cmp(&other.rank()))
     }
 
     fn remove(&mut self, certificate: &Arc<AgentCertificate>) {

@@ -245,6 +245,14 @@ impl AgentCertificate {
         })
     }
 
+    /// Which of several certificates of one agent is the one that it is to use: the greatest. Its own key goes first, for it
+    /// has asked for that; then what was made last, for an agent that asks with another key may have lost the former.
+    #[must_use]
+    pub fn rank(&self) -> Option<(KeyOrigin, Timestamp, Timestamp, &str)> {
+        let Held { not_before, not_after, .. } = self.given.as_ref()?.certificate;
+        Some((self.origin, not_before, not_after, &self.key.name))
+    }
+
     /// Whether the key is the one that this Secret stands for.
     #[must_use]
     pub fn is_for(&self, key: &KeyId) -> bool {

@@ -58,7 +58,7 @@ fn a_secret_of_another_namespace_says_nothing_of_a_certificate() {
     let (authority, pair) = (authority(), KeyPair::generate().unwrap());
     let ((own, _), trust) = (issued(&authority, 0, 600), trusting(&authority));
     let mut longest = CertificateParams::default();
-    longest.not_after = rcgen::date_time_ymd(2099, 1, 1);
+    (longest.not_before, longest.not_after) = (rcgen::date_time_ymd(2098, 1, 1), rcgen::date_time_ymd(2099, 1, 1));
     let chain = longest.self_signed(&pair).unwrap().pem();
     let key = PrivateKey::from_pem(pair.serialize_pem());
     let given = Issued { ca: chain.clone(), chain, serial: Serial::random(), not_after: at(600) };
@@ -121,4 +121,8 @@ fn a_certificate_counts_until_its_successor_is_used_and_no_longer() {
     assert_eq!(identify(&later), expected);
     certificates.take(&None, Event::Delete(later_secret));
     assert_eq!(identify(&former), expected, "nothing is known of any, such as after a restore of the namespace");
+    let (shorter, shorter_secret) = issued(&authority, 300, 60);
+    certificates.take(&None, Event::Apply(shorter_secret));
+    assert_eq!(identify(&former), Err(ChainError::Superseded), "its successor ends before it");
+    assert_eq!(identify(&shorter), expected);
 }
