@@ -76,6 +76,7 @@ impl Issuers<'_> {
                 let wanted = Wanted { key: request.key().id(), name: certificate.holder().name(self.cluster) };
                 match accept(&chain, &ca, &wanted, now) {
                     Ok(issued) => Progress::Issued(Box::new(issued)),
+                    Err(Unfit::Early) => Progress::Waits(None),
                     Err(unfit) => Progress::Refused(format!("the issuer's answer cannot be used: {unfit}")),
                 }
             }
@@ -92,6 +93,9 @@ fn object_name(certificate: &AgentCertificate) -> String {
 
 /// Why an answer is of no use.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+/// How far the clocks of two machines of a cluster may be apart.
+const CLOCKS_APART: Duration = Duration::from_secs(300);
+
 enum Unfit {
     #[error("it holds no certificate in PEM")]
     NoCertificate,
@@ -103,6 +107,9 @@ enum Unfit {
     NotValid,
     #[error("the certificate says more than it was asked to: {0}")]
     Foreign(#[from] Foreign),
+    /// The issuer's clock is ahead of ours.
+    #[error("the certificate is valid in a moment")]
+    Early,
 }
 
 /// What was asked for.
@@ -123,7 +130,8 @@ fn accept(chain: &str, ca: &str, wanted: &Wanted, now: Timestamp) -> Result<Issu
         return Err(Unfit::Authority);
     }
     if !facts.is_valid_at(now) {
-        return Err(Unfit::NotValid);
+        let is_early = now < facts.not_before && facts.not_before <= later(now, CLOCKS_APART);
+        return Err(if is_early { Unfit::Early } else { Unfit::NotValid });
     }
     let (_, parsed) = X509Certificate::from_der(&certificates[0]).map_err(|_| Unfit::NoCertificate)?;
     check_certificate(&parsed, &wanted.name)?;
@@ -166,6 +174,9 @@ mod tests {
             ("expired", &issued.chain, key, 604_800, Some(Unfit::NotValid)),
             ("good", &issued.chain, key, 0, None),
         ] {
+            // It is dated back by 300 s.
+            ("of a clock that is ahead", &issued.chain, key, -302, Some(Unfit::Early)),
+            ("of another day", &issued.chain, key, -86_400, Some(Unfit::NotValid)),
             let wanted = Wanted { key, name: name(1) };
             assert_eq!(accept(chain, &issued.ca, &wanted, at(seconds)).err(), expected, "{case}");
         }
