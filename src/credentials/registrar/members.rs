@@ -41,6 +41,8 @@ use crate::{
 const AT_ONCE: usize = 8;
 /// Certificates of one round, about a second's worth: then it is looked at whether something else is more urgent.
 const ISSUES_A_ROUND: usize = 20;
+/// Other writes of one round, as much.
+const OTHERS_A_ROUND: usize = 60;
 
 /// Who carries out steps. Borrowed from the registrar, so that several are under way.
 struct Hand<'a> {
@@ -99,11 +101,13 @@ impl Registrar {
             let until = self.resting.get(&subject(step)).and_then(|rest| rest.until);
             until.is_none_or(|until| until <= instant) && !(is_absent && needs_cert_manager(step))
         };
+        // A revocation does not wait for whatever was tried in vain for the same agent.
+        let (urgent, steps): (Vec<_>, Vec<_>) =
+            plan.steps.into_iter().partition(|step| matches!(step, Step::Hold(_) | Step::Publish { .. }));
         let (issues, others): (Vec<_>, Vec<_>) =
-            plan.steps.into_iter().filter(is_ready).partition(|step| matches!(step, Step::Answer(..) | Step::Make(..)));
-        let has_more = issues.len() > ISSUES_A_ROUND || !others.is_empty();
-        let (urgent, others): (Vec<_>, Vec<_>) =
-            others.into_iter().partition(|step| matches!(step, Step::Hold(_) | Step::Publish { .. }));
+            steps.into_iter().filter(is_ready).partition(|step| matches!(step, Step::Answer(..) | Step::Make(..)));
+        let has_more = issues.len() > ISSUES_A_ROUND || !others.is_empty() || !urgent.is_empty();
+        let issues = take_turns(issues);
         let Some(settled) = self.settled.take() else { return Err(Trouble::NotListed) };
         let desk = Desk {
             authority: &settled.authority,
@@ -111,33 +115,39 @@ impl Registrar {
             namespace: &self.settings.namespace.clone(),
             roll,
         };
-        let carried =
-            self.carry_out_with(desk, [urgent, others, issues], now).await.map(|outcomes| self.note(outcomes, pause));
+        let carried = self.carry_out_with(desk, [urgent, others, issues], now).await;
         self.settled = Some(settled);
-        carried?;
+        let (outcomes, trouble) = carried?;
+        self.note(outcomes, pause);
+        if let Some(trouble) = trouble {
+            return Err(trouble);
+        }
         Ok(if has_more { Round::More } else { Round::Until(self.next(plan.look_again, now)) })
     }
 
+    /// What comes of the steps, and the first urgent one that the API server did not take: the others need not suffer.
     async fn carry_out_with(
         &mut self,
         desk: Desk<'_>,
-        [urgent, others, mut issues]: [Vec<Step>; 3],
+        [urgent, others, issues]: [Vec<Step>; 3],
         now: Timestamp,
-    ) -> Result<Vec<Outcome>, Trouble> {
+    ) -> Result<(Vec<Outcome>, Option<Trouble>), Trouble> {
+        let mut trouble = None;
         for step in urgent {
-            match desk.carry(step, now).map_err(|error| Trouble::ForPeople(error.to_string()))? {
-                Carried::Write(Write::Publish(config_map)) => self.publish(*config_map).await?,
+            let done = match desk.carry(step, now).map_err(|error| Trouble::ForPeople(error.to_string()))? {
+                Carried::Write(Write::Publish(config_map)) => self.publish(*config_map).await,
                 Carried::Write(write) => {
                     let written = self.hand(desk, now).write(write).await;
-                    written.map_err(|error| Trouble::Write(error.to_string()))?;
+                    written.map_err(|error| Trouble::Write(error.to_string()))
                 }
-                Carried::Ask(..) => {}
-            }
+                Carried::Ask(..) => Ok(()),
+            };
+            trouble = trouble.or_else(|| done.err());
         }
-        issues.truncate(ISSUES_A_ROUND);
         let hand = self.hand(desk, now);
-        let steps = stream::iter(others.into_iter().chain(issues));
-        Ok(steps.map(|step| hand.step(step)).buffer_unordered(AT_ONCE).collect().await)
+        let steps = others.into_iter().take(OTHERS_A_ROUND).chain(issues.into_iter().take(ISSUES_A_ROUND));
+        let outcomes = stream::iter(steps).map(|step| hand.step(step)).buffer_unordered(AT_ONCE).collect().await;
+        Ok((outcomes, trouble))
     }
 
     fn hand<'a>(&'a self, desk: Desk<'a>, now: Timestamp) -> Hand<'a> {
@@ -165,7 +175,7 @@ impl Registrar {
                     last = Some(why);
                 }
                 Outcome::Waits(subject, fleet, finding) => {
-                    self.resting.insert(subject, Rest { times: 0, until: Some(clock() + pause) });
+                    self.resting.insert(subject, Rest { times: 0, until: Some(clock() + spread(pause)) });
                     found.insert(fleet, finding);
                 }
             }
@@ -375,6 +385,41 @@ impl Hand<'_> {
 /// The pause until it is looked again whether somebody else has signed, when so many wait.
 fn pause(waiting: usize) -> Duration {
     LOOK_LATER.saturating_mul(u32::try_from(waiting).unwrap_or(u32::MAX)).clamp(LOOK, LONGEST_LOOK)
+}
+
+/// Half of it to all of it, so that those that were asked together are not looked at together for ever.
+fn spread(pause: Duration) -> Duration {
+    pause.mul_f64(f64::midpoint(1.0, rand::random()))
+}
+
+/// The first of each fleet, then the second of each: else one fleet with much to do, or with an issuer that does not
+/// answer, would leave nothing to others. The fleets are in another order each time.
+fn take_turns(issues: Vec<Step>) -> Vec<Step> {
+    let mut fleets: BTreeMap<Option<ObjectKey>, (usize, u64)> = BTreeMap::new();
+    let mut numbered: Vec<_> = issues
+        .into_iter()
+        .map(|step| {
+            let (turn, order) = fleets.entry(beneficiary(&step)).or_insert_with(|| (0, rand::random()));
+            *turn += 1;
+            ((*turn, *order), step)
+        })
+        .collect();
+    numbered.sort_by_key(|(turn, _)| *turn);
+    numbered.into_iter().map(|(_, step)| step).collect()
+}
+
+/// The fleet whose member gets a certificate by this.
+fn beneficiary(step: &Step) -> Option<ObjectKey> {
+    match step {
+        Step::Make(holder, _) => Some(ObjectKey::new(&holder.namespace, &holder.fleet)),
+        Step::Answer(..)
+        | Step::Hold(_)
+        | Step::Publish { .. }
+        | Step::Release(_)
+        | Step::Remove(_)
+        | Step::Refuse(..)
+        | Step::Settle(_) => fleet(step),
+    }
 }
 
 fn is_by_cert_manager(policy: &IssuePolicy) -> bool {

@@ -195,6 +195,75 @@ async fn a_broken_authority_is_told_and_left_alone() {
     let server = ApiServer::new();
     drop(Bench::start(&server, &roll([])));
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_cannot_be_held_keeps_nobody_else_waiting() {
+    let server = ApiServer::new();
+    let bench = Bench::start(&server, &roll([member(1, Standing::Admitted, KeyWish::Operators)]));
+    bench.until("it has one", |bench| bench.given(&uid(1)) == 1).await;
+    let held = bench.certificates.of(&uid(1))[0].held().next().unwrap().clone();
+    server.forbid(&["agents"]);
+    let members = [member(1, Standing::Revoked, KeyWish::Operators), member(2, Standing::Admitted, KeyWish::Operators)];
+    bench.roll.send_replace(Some(Arc::new(roll(members))));
+    bench.until("it is revoked", |bench| bench.trust.snapshot().is_revoked(&held.issuer, &held.serial)).await;
+    bench.until("another is served", |bench| bench.given(&uid(2)) == 1).await;
+}
+
+/// So many agents, in this fleet alone.
+fn crowd(namespace: &str, count: u16, change: impl Fn(&mut Member)) -> Vec<(ObjectKey, Member)> {
+    let agents = (0..count).map(|number| {
+        let agent = InstanceUid::from_wire(&[&[7; 14][..], &number.to_be_bytes()].concat()).unwrap();
+        let (_, mut member) = member(1, Standing::Admitted, KeyWish::Operators);
+        member.agent = agent;
+        change(&mut member);
+        (Roll::place(namespace, &agent), member)
+    });
+    agents.collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fleet_with_much_to_do_leaves_their_turns_to_others() {
+    let server = ApiServer::new();
+    let mut roll =
+        roll(crowd("alpha", 1_000, |_| ()).into_iter().chain([member(1, Standing::Admitted, KeyWish::Operators)]));
+    roll.fleets.insert(ObjectKey::new("alpha", "edge"), POLICY);
+    let bench = Bench::start(&server, &roll);
+    bench.until("the last has its certificate", |bench| bench.given(&uid(1)) == 1).await;
+    let before = bench.certificates.all().len();
+    assert!(before <= 41, "{before} before it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_revocation_does_not_wait_for_a_thousand_other_writes() {
+    let server = ApiServer::new();
+    server.put("agents", &agent_object(1));
+    let denied = || {
+        crowd("telemetry", 1_000, |member| {
+            (member.standing, member.key_wish) = (Standing::Denied, KeyWish::Own);
+        })
+    };
+    let bench = Bench::start(&server, &roll([member(1, Standing::Admitted, KeyWish::Operators)]));
+    bench.until("it has one", |bench| bench.given(&uid(1)) == 1).await;
+    for (_, member) in denied() {
+        let secret = Holder { agent: member.agent, ..holder(1) }.request(&request(1));
+        server.put("secrets", &serde_json::to_value(secret).unwrap());
+    }
+    bench.until("all have asked", |bench| bench.certificates.all().len() == 1_001).await;
+    bench.roll.send_replace(Some(Arc::new(roll(denied().into_iter().chain([member(
+        1,
+        Standing::Admitted,
+        KeyWish::Own,
+    )])))));
+    sleep(Duration::from_secs(1)).await;
+    let held = bench.certificates.of(&uid(1))[0].held().next().unwrap().clone();
+    let revoked = member(1, Standing::Revoked, KeyWish::Own);
+    bench.roll.send_replace(Some(Arc::new(roll(denied().into_iter().chain([revoked])))));
+    let start = Instant::now();
+    bench.until("it is revoked", |bench| bench.trust.snapshot().is_revoked(&held.issuer, &held.serial)).await;
+    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+    let refused = |bench: &Bench| bench.certificates.all().iter().filter(|it| it.refused.is_some()).count();
+    bench.until("all are refused", |bench| refused(bench) == 1_000).await;
+}
+
         "metadata": {"namespace": "opamp-system", "name": "opamp-ca"}, "data": {"tls.crt": "Y2FuYXJ5", "tls.key": ""}});
     server.put("secrets", &secret);
     let certificates = Certificates::new(&Scope::All);
@@ -285,14 +354,7 @@ async fn a_leader_that_is_killed_while_the_authority_is_replaced_leaves_one_that
 #[tokio::test(start_paused = true)]
 async fn two_thousand_that_are_due_at_once_are_served_within_the_budget() {
     let server = ApiServer::new();
-    let agents = |count: u16| {
-        roll((0..count).map(|number| {
-            let agent = InstanceUid::from_wire(&[&[7; 14][..], &number.to_be_bytes()].concat()).unwrap();
-            let (_, member) = member(1, Standing::Admitted, KeyWish::Operators);
-            (Roll::place("telemetry", &agent), Member { agent, ..member })
-        }))
-    };
-    let bench = Bench::start(&server, &agents(2_000));
+    let bench = Bench::start(&server, &roll(crowd("telemetry", 2_000, |_| ())));
     let start = Instant::now();
     bench.until("all have theirs", |bench| bench.certificates.all().len() == 2_000).await;
     let took = start.elapsed().as_secs_f64();
