@@ -19,7 +19,7 @@ use x509_parser::{certificate::X509Certificate, prelude::FromDer as _};
 
 use super::{
     authority::Issued,
-    facts::{CertificateFacts, Role},
+    facts::{CertificateFacts, Role, later},
     key::KeyId,
     name::AgentName,
     own_names::{Foreign, check_certificate},
@@ -84,18 +84,20 @@ impl Issuers<'_> {
     }
 }
 
-/// The name of the object that asks for the certificate of this Secret: another one for each renewal.
-fn object_name(certificate: &AgentCertificate) -> String {
+/// The name of the object that asks this signer for the certificate of this Secret: another one for each renewal, and
+/// after a refusal, which an object that was refused once would repeat for ever.
+fn object_name(certificate: &AgentCertificate, signer: &str) -> String {
+    let AgentCertificate { key, object_uid, attempt, .. } = certificate;
     let former = certificate.given.as_ref().map(|given| given.certificate.serial.to_string());
-    let subject = format!("{}/{}/{}", certificate.key, certificate.object_uid, former.unwrap_or_default());
+    let subject = format!("{key}/{object_uid}/{}/{attempt}/{signer}", former.unwrap_or_default());
     format!("opamp-cert-{}", KeyId(Sha256::digest(subject).into()).short())
 }
 
-/// Why an answer is of no use.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 /// How far the clocks of two machines of a cluster may be apart.
 const CLOCKS_APART: Duration = Duration::from_secs(300);
 
+/// Why an answer is of no use.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 enum Unfit {
     #[error("it holds no certificate in PEM")]
     NoCertificate,
@@ -105,11 +107,11 @@ enum Unfit {
     Authority,
     #[error("the certificate is not valid now")]
     NotValid,
-    #[error("the certificate says more than it was asked to: {0}")]
-    Foreign(#[from] Foreign),
     /// The issuer's clock is ahead of ours.
     #[error("the certificate is valid in a moment")]
     Early,
+    #[error("the certificate says more than it was asked to: {0}")]
+    Foreign(#[from] Foreign),
 }
 
 /// What was asked for.
@@ -172,11 +174,11 @@ mod tests {
             ("another key", &issued.chain, own, 0, Some(Unfit::AnotherKey)),
             ("a CA", &authority.chain(), own, 0, Some(Unfit::Authority)),
             ("expired", &issued.chain, key, 604_800, Some(Unfit::NotValid)),
-            ("good", &issued.chain, key, 0, None),
-        ] {
             // It is dated back by 300 s.
             ("of a clock that is ahead", &issued.chain, key, -302, Some(Unfit::Early)),
             ("of another day", &issued.chain, key, -86_400, Some(Unfit::NotValid)),
+            ("good", &issued.chain, key, 0, None),
+        ] {
             let wanted = Wanted { key, name: name(1) };
             assert_eq!(accept(chain, &issued.ca, &wanted, at(seconds)).err(), expected, "{case}");
         }
