@@ -13,7 +13,7 @@ use super::{
     facts::later,
     key::KeyId,
     published::PublishedRevocations,
-    revocations::{Revocation, Revocations},
+    revocations::{HolderId, Revocation, Revocations},
     roll::{Finalizer, IssuePolicy, Issuer, KeyWish, Member, Roll, Standing},
     serial::Serial,
     stored::{AgentCertificate, Given, Held, Holder, KeyOrigin},
@@ -197,7 +197,8 @@ impl<'a> Planner<'a> {
             for held in certificate.held().filter(|held| held.not_after > self.now).filter(is_ours) {
                 let known = self.stored.revocations;
                 if !known.is_some_and(|known| known.revocations.contains(&held.issuer, &held.serial)) {
-                    let revocation = Revocation { at: self.now, not_after: held.not_after };
+                    let holder = HolderId::of(namespace, &certificate.agent);
+                    let revocation = Revocation { holder, at: self.now, not_after: held.not_after };
                     self.revocations.revoke(held.issuer, held.serial.clone(), revocation);
                     self.added.push((held.issuer, held.serial.clone()));
                     is_listed = false;

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::{uid, world::World};
 use crate::credentials::{
     plan::Step,
-    revocations::{MOST_REVOKED, Revocation},
+    revocations::{HolderId, MOST_REVOKED, Revocation},
     roll::{Finalizer, KeyWish, Standing},
     serial::Serial,
     stored::KeyOrigin,
@@ -170,8 +170,9 @@ fn a_list_without_room_is_not_written_again_and_again_and_holds_who_is_not_in_it
     world.settle();
     let (at_first, not_after, issuer) = (world.now, super::at(86_400), world.authority.facts().key);
     let mut full = world.revocations().unwrap();
+    let holder = HolderId::of("telemetry", &uid(9));
     for _ in 0..MOST_REVOKED {
-        full.revocations.revoke(issuer, Serial::random(), Revocation { at: at_first, not_after });
+        full.revocations.revoke(issuer, Serial::random(), Revocation { holder, at: at_first, not_after });
     }
     world.published = Some(full.to_config_map("opamp-system"));
     world.member(1).standing = Standing::Revoked;
