@@ -48,6 +48,7 @@ async fn keep_calling(context: &Context, sender: watch::Sender<Option<Arc<Roll>>
             agents: &context.agents.all(),
             catalog: &context.catalog.load(),
             certificates: &context.certificates,
+            departures: &context.agents.departures(),
             operator_namespace: &context.namespace,
         };
         let Called { roll, until } = call(shown, now);

@@ -7,7 +7,7 @@
 //! | [`anchors`], [`facts`], [`pem`] | which certificates are believed |
 //! | [`revocations`], [`renewal`] | what was taken back, and when a certificate is made anew |
 //! | [`stored`], [`published`], [`generations`], [`server_certificate`] | what is stored, both ways |
-//! | [`roll`], [`plan`], [`carry`] | what the leader must know, decides, and writes |
+//! | [`roll`], [`orphans`], [`plan`], [`carry`] | what the leader must know, decides, and writes |
 //! | [`trust`], [`certificates`], [`requests`] | in every replica: whom it believes, what agents are offered, how a request is handed on |
 //! | [`registrar`] | in the leader: reads, plans, writes |
 //!
@@ -29,6 +29,7 @@ pub mod generations;
 pub mod key;
 pub mod metrics;
 pub mod name;
+pub mod orphans;
 pub mod own_names;
 pub mod pem;
 pub mod plan;

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use super::{
     facts::later,
     key::KeyId,
+    orphans::Orphans,
     published::PublishedRevocations,
     revocations::{HolderId, Revocation, Revocations},
     roll::{Finalizer, IssuePolicy, Issuer, KeyWish, Member, Roll, Standing},
@@ -23,7 +24,7 @@ use crate::{kubernetes::ObjectKey, opamp::InstanceUid};
 /// A Secret may be seen before the Agent that it belongs to, or what its fleet gives, is known; and one that is of no use
 /// any more tells for a while how often its agent asks.
 const SETTLING: Duration = Duration::from_secs(60);
-/// An Agent object may be gone for a moment, while it moves or somebody has deleted it by mistake.
+/// An Agent object may be gone for a moment: somebody has deleted it by mistake, and it is made anew when the agent speaks.
 const ORPHANED: Duration = Duration::from_secs(600);
 /// The list is signed anew so often, so that it never runs out while the leader is away for days.
 const SIGNED_ANEW: Duration = Duration::from_secs(86_400);
@@ -91,6 +92,8 @@ pub struct Stored<'a> {
     pub trusted: &'a BTreeSet<KeyId>,
     /// The end of its certificate, beyond which none is issued.
     pub authority_ends: Timestamp,
+    /// Since when Agents are missing.
+    pub orphans: &'a Orphans,
 }
 
 /// Says what is to be done.
@@ -155,12 +158,26 @@ impl<'a> Planner<'a> {
             self.revoke(namespace, member, certificates);
             return;
         }
+        let departed = self.roll.departed(namespace, agent);
+        let (left, certificates): (Vec<_>, Vec<_>) =
+            certificates.iter().copied().partition(|it| departed.is_some_and(|at| it.created_at <= at));
+        if !left.is_empty() {
+            // Its object is gone, or is another one by now.
+            self.revoke(namespace, None, &left);
+        }
+        self.look_after(namespace, agent, &certificates);
+    }
+
+    fn look_after(&mut self, namespace: &str, agent: &InstanceUid, certificates: &[&Arc<AgentCertificate>]) {
+        let member = self.roll.member(namespace, agent);
+        let place = Roll::place(namespace, agent);
         let Some(member) = member else {
-            certificates.iter().for_each(|certificate| self.remove_after(certificate, ORPHANED));
+            let due = later(self.stored.orphans.since(&place).unwrap_or(self.now), ORPHANED);
+            certificates.iter().for_each(|certificate| self.remove_at(certificate, due));
             return;
         };
         if member.finalizer == Finalizer::Present {
-            self.others.push(Step::Release(Roll::place(namespace, agent)));
+            self.others.push(Step::Release(place));
         }
         match member.standing {
             Standing::Admitted => self.serve(namespace, member, certificates),

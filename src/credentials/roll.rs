@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
+
 use super::{renewal::Validity, serial::Serial, stored::Holder};
 use crate::{kubernetes::ObjectKey, opamp::InstanceUid};
 
@@ -14,6 +16,8 @@ pub struct Roll {
     pub members: BTreeMap<ObjectKey, Member>,
     /// The fleets whose connection settings say `certificate: {source: Issued}`.
     pub fleets: BTreeMap<ObjectKey, IssuePolicy>,
+    /// When the objects of agents vanished that were revoked then: what these had been given until then is taken back.
+    pub departed: BTreeMap<ObjectKey, Timestamp>,
     /// An agent that is revoked in this namespace is revoked in all.
     pub operator_namespace: String,
 }
@@ -132,6 +136,13 @@ impl Roll {
         [namespace, &self.operator_namespace]
             .iter()
             .any(|namespace| self.member(namespace, agent).is_some_and(|member| member.standing == Standing::Revoked))
+    }
+
+    /// When the agent's object vanished from this namespace, or that of the operator, and it was revoked.
+    #[must_use]
+    pub fn departed(&self, namespace: &str, agent: &InstanceUid) -> Option<Timestamp> {
+        let departed = |namespace: &&str| self.departed.get(&Self::place(namespace, agent)).copied();
+        [namespace, &self.operator_namespace].iter().filter_map(departed).max()
     }
 
     /// Whether an agent of this uid is known anywhere.

@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use jiff::Timestamp;
 
 use crate::{
-    agents::summary::{Acceptance, AgentSummary},
+    agents::{
+        departures::Departure,
+        summary::{Acceptance, AgentSummary},
+    },
     api::{agent::Access, enrollment::CertificateIssuer},
     catalog::{Catalog, FleetEntry, fleet::Offering, settings::FrozenCertificate},
     credentials::{
@@ -30,6 +33,8 @@ pub struct Shown<'a> {
     pub catalog: &'a Catalog,
     /// All certificates and requests.
     pub certificates: &'a Certificates,
+    /// Agents that were revoked when their objects vanished.
+    pub departures: &'a [Departure],
     /// An agent that is revoked in this namespace is revoked in all.
     pub operator_namespace: &'a str,
 }
@@ -47,8 +52,14 @@ pub struct Called {
 #[must_use]
 pub fn call(shown: Shown<'_>, now: Timestamp) -> Called {
     let fleets = shown.catalog.fleets().filter_map(|fleet| Some((key_of(fleet), policy(fleet)?))).collect();
+    let departed = shown.departures.iter().map(|it| (Roll::place(&it.namespace, &it.uid), it.at)).collect();
     let mut called = Called {
-        roll: Roll { members: BTreeMap::new(), fleets, operator_namespace: shown.operator_namespace.to_owned() },
+        roll: Roll {
+            members: BTreeMap::new(),
+            fleets,
+            departed,
+            operator_namespace: shown.operator_namespace.to_owned(),
+        },
         until: None,
     };
     for agent in shown.agents {

@@ -74,12 +74,14 @@ impl Registrar {
         let Some(settled) = &self.settled else { return Err(Trouble::NotListed) };
         let facts = settled.authority.facts();
         let certificates = self.certificates.all();
+        self.orphans.look(roll, &certificates, now);
         let stored = Stored {
             certificates: &certificates,
             revocations: revocations.as_ref(),
             authority: facts.key,
             trusted: &settled.published.issuers,
             authority_ends: facts.not_after,
+            orphans: &self.orphans,
         };
         let plan = plan(roll, stored, now);
         self.metrics.show(plan.pending, revocations.map_or(0, |known| known.revocations.len()));

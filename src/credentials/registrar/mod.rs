@@ -25,6 +25,7 @@ use super::{
     external::cert_manager::Presence,
     generations::Generations,
     metrics::Metrics,
+    orphans::Orphans,
     profile::ServerName,
     published::PublishedRevocations,
     roll::Roll,
@@ -85,6 +86,8 @@ pub struct Registrar {
     settled: Option<Generations>,
     /// What was published last, for when somebody deletes it.
     revocations: Option<PublishedRevocations>,
+    /// Which certificates belong to nobody.
+    orphans: Orphans,
     /// What was tried in vain, by Secret or Agent.
     resting: HashMap<ObjectKey, Rest>,
     /// What fleets wait for that people must mend.
@@ -126,6 +129,7 @@ impl Registrar {
             observed: Observed::default(),
             settled: None,
             revocations: None,
+            orphans: Orphans::default(),
             resting: HashMap::new(),
             waits: BTreeMap::new(),
             cert_manager: None,

@@ -52,6 +52,7 @@ fn only_who_may_have_a_certificate_gets_one() {
 fn a_request_that_nobody_knows_waits_for_its_agent_and_is_removed_in_the_end() {
     let mut world = World::new();
     world.ask(1);
+    world.settle();
     world.pass(599);
     world.settle();
     assert_eq!(world.of(1).len(), 1, "the Agent may be seen later than its Secret");
@@ -182,6 +183,48 @@ fn a_list_without_room_is_not_written_again_and_again_and_holds_who_is_not_in_it
     world.pass(601);
     world.settle();
     assert_eq!((world.of(1).len(), world.member(1).finalizer), (0, Finalizer::Absent), "it has ended by itself");
+}
+
+#[test]
+fn an_agent_that_is_revoked_and_deleted_at_once_is_taken_back_and_may_come_anew() {
+    for gone_from in ["telemetry", "opamp-system"] {
+        let mut world = World::new();
+        world.join(1, Standing::Admitted, KeyWish::Operators);
+        world.settle();
+        let serial = world.of(1)[0].given.as_ref().unwrap().certificate.serial.clone();
+        world.pass(10);
+        world.roll.members.clear();
+        world.roll.departed.insert(crate::credentials::roll::Roll::place(gone_from, &uid(1)), world.now);
+        world.settle();
+        assert!(world.is_revoked(&serial), "no leader has seen it revoked");
+        assert_eq!(world.of(1).len(), 0);
+        world.pass(1);
+        world.join(1, Standing::Admitted, KeyWish::Operators);
+        world.settle();
+        let anew = world.of(1)[0].given.as_ref().unwrap().certificate.serial.clone();
+        assert!(anew != serial && !world.is_revoked(&anew));
+    }
+}
+
+#[test]
+fn an_agent_whose_object_is_deleted_by_mistake_keeps_its_certificate() {
+    let mut world = World::new();
+    world.join(1, Standing::Admitted, KeyWish::Operators).in_use = None;
+    world.settle();
+    let name = world.of(1)[0].key.name.clone();
+    let (place, member) = world.roll.members.pop_first().unwrap();
+    for (seconds, is_back, is_kept) in
+        [(100, false, true), (100, true, true), (0, false, true), (599, false, true), (1, false, false)]
+    {
+        world.pass(seconds);
+        if is_back {
+            world.roll.members.insert(place.clone(), member.clone());
+        } else {
+            world.roll.members.clear();
+        }
+        world.settle();
+        assert_eq!(world.of(1).first().map(|it| it.key.name == name), is_kept.then_some(true), "{seconds} s later");
+    }
 }
 
 #[test]

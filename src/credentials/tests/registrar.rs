@@ -101,6 +101,7 @@ pub(super) fn roll(members: impl IntoIterator<Item = (ObjectKey, Member)>) -> Ro
     Roll {
         members: members.into_iter().collect(),
         fleets: BTreeMap::from([(ObjectKey::new("telemetry", "edge"), POLICY)]),
+        departed: BTreeMap::new(),
         operator_namespace: "opamp-system".into(),
     }
 }
