@@ -10,6 +10,7 @@
 //! | [`roll`], [`orphans`], [`plan`], [`carry`] | what the leader must know, decides, and writes |
 //! | [`trust`], [`certificates`], [`requests`] | in every replica: whom it believes, what agents are offered, how a request is handed on |
 //! | [`registrar`] | in the leader: reads, plans, writes |
+//! | [`audit`] | what was decided, for those who look later |
 //!
 //! A request goes this way: a replica checks it ([`request::CertificateRequest::check`]) and creates a Secret
 //! ([`requests::Requests::ask`]); the leader answers in it ([`registrar::Registrar`]); each replica sees the answer
@@ -20,6 +21,7 @@
 //! Nothing here knows sessions, or who may have a certificate: that is told by a [`roll::Roll`].
 
 pub mod anchors;
+pub mod audit;
 pub mod authority;
 pub mod carry;
 pub mod certificates;

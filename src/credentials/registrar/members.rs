@@ -20,6 +20,7 @@ use super::{AGAIN, LONGEST_LOOK, LOOK, LOOK_FOR_CERT_MANAGER, LOOK_LATER, ROUND,
 use crate::{
     api::{FIELD_MANAGER, agent::Agent},
     credentials::{
+        audit::{self, Decision},
         carry::{Carried, Desk, Write, refuse},
         certificates::Certificates,
         external::{
@@ -139,7 +140,7 @@ impl Registrar {
             let done = match desk.carry(step, now).map_err(|error| Trouble::ForPeople(error.to_string()))? {
                 Carried::Write(Write::Publish(config_map)) => self.publish(*config_map).await,
                 Carried::Write(write) => {
-                    let written = self.hand(desk, now).write(write).await;
+                    let written = self.hand(desk, now).write(write).await.map(drop);
                     written.map_err(|error| Trouble::Write(error.to_string()))
                 }
                 Carried::Ask(..) => Ok(()),
@@ -272,10 +273,12 @@ impl Hand<'_> {
                 }
             }
         };
-        let outcome = if is_refusal(&write) { IssueOutcome::Refused } else { IssueOutcome::Issued };
+        let decides = issuer.is_some() || is_refusal(&write);
         match self.write(write).await {
-            Ok(()) => {
-                issuer.iter().for_each(|issuer| self.metrics.issued(issuer, outcome));
+            Ok(written) => {
+                if let Some(written) = written.filter(|_| decides) {
+                    self.decided(&written, issuer.as_ref());
+                }
                 fleet.map_or(Outcome::Written, Outcome::Served)
             }
             Err(error) => self.failed(subject, issuer.as_ref(), error.to_string()),
@@ -301,27 +304,43 @@ impl Hand<'_> {
         }
     }
 
+    /// Tells of a decision that was written.
+    fn decided(&self, written: &Secret, issuer: Option<&Issuer>) {
+        let read = AgentCertificate::read(written).ok();
+        let Some(decision) = read.and_then(|read| Decision::shown_by(&read, issuer)) else { return };
+        audit::record(&decision, 1);
+        let outcome = match decision.outcome {
+            audit::Outcome::Issued => IssueOutcome::Issued,
+            audit::Outcome::Refused => IssueOutcome::Refused,
+        };
+        issuer.iter().for_each(|issuer| self.metrics.issued(issuer, outcome));
+    }
+
     fn failed(&self, subject: ObjectKey, issuer: Option<&Issuer>, why: String) -> Outcome {
         issuer.into_iter().for_each(|issuer| self.metrics.issued(issuer, IssueOutcome::Failed));
         Outcome::Later(subject, why)
     }
 
-    /// Writes, and follows at once what the API server answers. That somebody else was faster is no failure: the next
-    /// plan is made from what there is then.
-    async fn write(&self, write: Write) -> Result<(), WriteError> {
+    /// Writes, and follows at once what the API server answers: a Secret as it is then. That somebody else was faster is no
+    /// failure: the next plan is made from what there is then.
+    async fn write(&self, write: Write) -> Result<Option<Secret>, WriteError> {
         match write {
             Write::Create(secret) => {
                 let parameters = PostParams { field_manager: Some(FIELD_MANAGER.into()), ..PostParams::default() };
                 let secrets = self.secrets(&secret.namespace().unwrap_or_default());
                 if let Some(created) = self.writes.ask(secrets.create(&parameters, &secret)).await? {
-                    self.certificates.note(created);
+                    self.certificates.note(created.clone());
+                    return Ok(Some(created));
                 }
             }
             Write::Patch(certificate, patch) => {
                 let (name, patch) = (&certificate.key.name, Patch::Merge(patch));
                 let secrets = self.secrets(&certificate.key.namespace);
                 match self.writes.ask(secrets.patch(name, &PatchParams::default(), &patch)).await? {
-                    Some(patched) => self.certificates.note(patched),
+                    Some(patched) => {
+                        self.certificates.note(patched.clone());
+                        return Ok(Some(patched));
+                    }
                     None => self.look(&certificate).await?,
                 }
             }
@@ -342,7 +361,7 @@ impl Hand<'_> {
             // It is the registrar's: what was published last is remembered there.
             Write::Publish(_) => {}
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Looks at what has become of a Secret.
