@@ -26,6 +26,9 @@ impl Registrar {
         self.observed.server.known()?;
         if self.settled.as_ref().is_none_or(|settled| settled.authority.check_dates(now).is_err()) {
             let (cluster, namespace) = (self.settings.cluster.as_deref(), self.settings.namespace.as_str());
+            // With Secret and ConfigMap gone nothing else tells whom agents and replicas trust.
+            let is_readable = |it: &&ConfigMap| PublishedAuthorities::read(it).is_ok();
+            let published = published.filter(is_readable).or(self.authorities.as_ref());
             let settled = Generations::settle(secret, published, cluster, namespace, now)
                 .map_err(|error| Trouble::ForPeople(error.to_string()))?;
             self.put_generations(settled, now).await?;
@@ -51,6 +54,7 @@ impl Registrar {
             let written = self.put(found, config_map).await?;
             self.observed.published.put(written);
         }
+        self.authorities = self.observed.published.known()?.cloned();
         self.metrics.authority_ends(settled.authority.facts().not_after);
         self.settled = Some(settled);
         Ok(())

@@ -13,6 +13,7 @@ use std::{
 
 use futures::StreamExt as _;
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Client;
 use tokio::{
     sync::watch,
@@ -84,6 +85,8 @@ pub struct Registrar {
     issuing: Writes,
     observed: Observed,
     settled: Option<Generations>,
+    /// The CAs that were published last, for when somebody deletes what tells of them.
+    authorities: Option<ConfigMap>,
     /// What was published last, for when somebody deletes it.
     revocations: Option<PublishedRevocations>,
     /// Which certificates belong to nobody.
@@ -128,6 +131,7 @@ impl Registrar {
             issuing: Writes::new(BudgetLimits { per_second: 20, burst: 20 }),
             observed: Observed::default(),
             settled: None,
+            authorities: None,
             revocations: None,
             orphans: Orphans::default(),
             resting: HashMap::new(),

@@ -328,6 +328,22 @@ async fn a_leader_that_is_killed_at_any_write_leaves_nothing_that_the_next_one_c
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_authority_whose_objects_are_all_deleted_stays_trusted() {
+    let server = ApiServer::new();
+    let bench = Bench::start(&server, &roll([member(1, Standing::Admitted, KeyWish::Operators)]));
+    bench.until("it has one", |bench| bench.given(&uid(1)) == 1).await;
+    let former = bench.certificates.of(&uid(1))[0].held().next().unwrap().issuer;
+    for resource in ["configmaps", "secrets"] {
+        server.delete(resource, "opamp-system", "opamp-ca");
+    }
+    let signs = |bench: &Bench| bench.trust.snapshot().revocations().map(|list| list.signed_by);
+    bench.until("another signs", |bench| signs(bench).is_some_and(|signer| signer != former)).await;
+    sleep(Duration::from_secs(5)).await;
+    assert!(bench.trust.snapshot().trusts(&former), "nobody is turned away");
+    assert!(signs(&bench).is_some_and(|signer| bench.trust.snapshot().trusts(&signer)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_leader_that_is_killed_while_the_authority_is_replaced_leaves_one_that_signs_and_both_trusted() {
     let members = || roll([member(1, Standing::Admitted, KeyWish::Operators)]);
     let cases = (1..=4).flat_map(|number| [Death::Before(number), Death::After(number)]);
