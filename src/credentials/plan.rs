@@ -77,6 +77,8 @@ pub struct Plan {
     pub look_again: Option<Timestamp>,
     /// How many requests wait for an answer, or for a person.
     pub pending: usize,
+    /// How many certificates are taken back, and find no room in the list. Their Agents are held meanwhile.
+    pub without_room: usize,
 }
 
 /// What is stored, as the plan needs it.
@@ -124,8 +126,8 @@ struct Planner<'a> {
     stored: Stored<'a>,
     now: Timestamp,
     revocations: Revocations,
-    /// What the published list does not have yet.
-    added: Vec<(KeyId, Serial)>,
+    is_list_changed: bool,
+    without_room: usize,
     holds: Vec<Step>,
     others: Vec<Step>,
     issues: Vec<Step>,
@@ -136,13 +138,15 @@ struct Planner<'a> {
 
 impl<'a> Planner<'a> {
     fn new(roll: &'a Roll, stored: Stored<'a>, now: Timestamp) -> Self {
-        let revocations = stored.revocations.map(|known| known.revocations.clone()).unwrap_or_default();
+        let mut revocations = stored.revocations.map(|known| known.revocations.clone()).unwrap_or_default();
+        revocations.tidy(now);
         Self {
             roll,
             stored,
             now,
             revocations,
-            added: Vec::new(),
+            is_list_changed: false,
+            without_room: 0,
             holds: Vec::new(),
             others: Vec::new(),
             issues: Vec::new(),
@@ -203,7 +207,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Takes back what the agent has. Secret and finalizer go once the list is published; where that has no room they stay
-    /// until the certificate ends, so that the agent is kept out meanwhile. What none of our CAs has signed
+    /// until it has, or the certificate ends, so that the agent is kept out meanwhile. What none of our CAs has signed
     /// counts only as long as its Secret is there, and has no place in the list: else whoever may write Secrets could put
     /// any number into it.
     fn revoke(&mut self, namespace: &str, member: Option<&Member>, certificates: &[&Arc<AgentCertificate>]) {
@@ -216,8 +220,12 @@ impl<'a> Planner<'a> {
                 if !known.is_some_and(|known| known.revocations.contains(&held.issuer, &held.serial)) {
                     let holder = HolderId::of(namespace, &certificate.agent);
                     let revocation = Revocation { holder, at: self.now, not_after: held.not_after };
-                    self.revocations.revoke(held.issuer, held.serial.clone(), revocation);
-                    self.added.push((held.issuer, held.serial.clone()));
+                    if self.revocations.is_full() {
+                        self.without_room += 1;
+                    } else {
+                        self.revocations.revoke(held.issuer, held.serial.clone(), revocation);
+                        self.is_list_changed = true;
+                    }
                     is_listed = false;
                 }
             }
@@ -363,25 +371,17 @@ impl<'a> Planner<'a> {
         steps.extend(publish);
         steps.append(&mut self.others);
         steps.append(&mut self.issues);
-        Plan { steps, look_again: self.look_again, pending: self.pending }
+        let Self { look_again, pending, without_room, .. } = self;
+        Plan { steps, look_again, pending, without_room }
     }
 
     fn publish(&mut self) -> Option<Step> {
-        let dropped = self.revocations.tidy(self.now);
         let last = self.stored.revocations;
         let next = last.map(|last| later(last.signed_at, SIGNED_ANEW));
         let is_stale = last.is_none_or(|last| last.signed_by != self.stored.authority);
-        // What finds no room is no change: else the same list would be written again and again.
-        let is_changed = self.added.iter().any(|(issuer, serial)| self.revocations.contains(issuer, serial));
-        if !is_changed && !is_stale && next.is_some_and(|next| self.now < next) {
+        if !self.is_list_changed && !is_stale && next.is_some_and(|next| self.now < next) {
             self.look_again = [self.look_again, next].into_iter().flatten().min();
             return None;
-        }
-        if dropped > 0 {
-            tracing::error!(
-                dropped,
-                "more certificates are revoked than one list holds; those that end first are left out"
-            );
         }
         // Numbers grow even if the last list was lost: they are not below the seconds since 1970.
         let seconds = u64::try_from(self.now.as_second()).unwrap_or_default();

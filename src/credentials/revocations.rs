@@ -103,21 +103,16 @@ impl Revocations {
         self.len() == 0
     }
 
-    /// Drops the certificates that have ended by themselves, and beyond [`MOST_REVOKED`] those that end first. Says how
-    /// many were dropped before their time.
-    pub fn tidy(&mut self, now: Timestamp) -> usize {
+    /// Whether there is no room for another. One that is in the list stays until it ends: nothing else may know of it.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.len() >= MOST_REVOKED
+    }
+
+    /// Drops the certificates that have ended by themselves.
+    pub fn tidy(&mut self, now: Timestamp) {
         self.entries.values_mut().for_each(|serials| serials.retain(|_, revocation| revocation.not_after > now));
-        let surplus = self.len().saturating_sub(MOST_REVOKED);
-        if surplus > 0 {
-            let mut ends: Vec<_> =
-                self.iter().map(|(issuer, serial, it)| (it.not_after, *issuer, serial.clone())).collect();
-            ends.sort();
-            for (_, issuer, serial) in ends.into_iter().take(surplus) {
-                self.entries.get_mut(&issuer).map(|serials| serials.remove(&serial));
-            }
-        }
         self.entries.retain(|_, serials| !serials.is_empty());
-        surplus
     }
 
     fn iter(&self) -> impl Iterator<Item = (&KeyId, &Serial, &Revocation)> {
@@ -240,15 +235,17 @@ mod tests {
     fn a_certificate_leaves_the_list_when_it_ends_by_itself() {
         let mut list = list(&[10, 20, 30]);
         for (seconds, left) in [(9, 3), (10, 2), (29, 1), (30, 0)] {
-            assert_eq!((list.tidy(at(seconds)), list.len()), (0, left), "after {seconds} s");
+            list.tidy(at(seconds));
+            assert_eq!(list.len(), left, "after {seconds} s");
         }
     }
 
     #[test]
     fn the_fullest_list_fits_into_one_object() {
-        let mut list = list(&vec![604_800; MOST_REVOKED]);
-        list.revoke(KeyId([7; 32]), Serial::random(), revocation(0, 1));
-        assert_eq!((list.tidy(at(0)), list.len()), (1, MOST_REVOKED));
+        let mut list = list(&vec![604_800; MOST_REVOKED - 1]);
+        assert!(!list.is_full());
+        list.revoke(KeyId([7; 32]), Serial::random(), revocation(0, 604_800));
+        assert!(list.is_full());
         let size = list.to_text().len() + list.sign(&authority(), 1, at(0)).unwrap().len();
         assert!(size < 1_040_000, "{size} bytes");
     }

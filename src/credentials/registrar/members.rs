@@ -86,6 +86,7 @@ impl Registrar {
         };
         let plan = plan(roll, stored, now);
         self.metrics.show(plan.pending, revocations.map_or(0, |known| known.revocations.len()));
+        self.warn_of_full_list(plan.without_room);
         self.look_for_cert_manager(roll).await;
         let outcome = self.carry_out(plan, roll, now).await;
         self.tell(roll);
@@ -192,6 +193,16 @@ impl Registrar {
                 None => drop(self.waits.remove(&fleet)),
             }
         }
+    }
+
+    fn warn_of_full_list(&mut self, without_room: usize) {
+        if without_room > 0 && self.without_room == 0 {
+            tracing::error!(
+                without_room,
+                "more certificates are revoked than one list holds; the Agents of the others are held until there is room"
+            );
+        }
+        self.without_room = without_room;
     }
 
     /// Nobody need have asked for a certificate before it shows that cert-manager is not there.

@@ -89,6 +89,8 @@ pub struct Registrar {
     authorities: Option<ConfigMap>,
     /// What was published last, for when somebody deletes it.
     revocations: Option<PublishedRevocations>,
+    /// How many revoked certificates the list had no room for.
+    without_room: usize,
     /// Which certificates belong to nobody.
     orphans: Orphans,
     /// What was tried in vain, by Secret or Agent.
@@ -133,6 +135,7 @@ impl Registrar {
             settled: None,
             authorities: None,
             revocations: None,
+            without_room: 0,
             orphans: Orphans::default(),
             resting: HashMap::new(),
             waits: BTreeMap::new(),

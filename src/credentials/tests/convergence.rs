@@ -169,20 +169,23 @@ fn a_list_without_room_is_not_written_again_and_again_and_holds_who_is_not_in_it
     let mut world = World::new();
     world.join(1, Standing::Admitted, KeyWish::Operators);
     world.settle();
-    let (at_first, not_after, issuer) = (world.now, super::at(86_400), world.authority.facts().key);
+    let (begin, issuer, holder) = (world.now, world.authority.facts().key, HolderId::of("telemetry", &uid(9)));
     let mut full = world.revocations().unwrap();
-    let holder = HolderId::of("telemetry", &uid(9));
-    for _ in 0..MOST_REVOKED {
-        full.revocations.revoke(issuer, Serial::random(), Revocation { holder, at: at_first, not_after });
+    for number in 0..MOST_REVOKED {
+        let not_after = super::at(if number == 0 { 300 } else { 86_400 });
+        full.revocations.revoke(issuer, Serial::random(), Revocation { holder, at: begin, not_after });
     }
     world.published = Some(full.to_config_map("opamp-system"));
+    let serial = world.of(1)[0].given.as_ref().unwrap().certificate.serial.clone();
     world.member(1).standing = Standing::Revoked;
     world.settle();
-    assert_eq!(world.revocations().unwrap().number, full.number, "what ends first has no room, and nothing changes");
+    assert_eq!(world.revocations().unwrap().number, full.number, "nobody makes room for it, and nothing changes");
     assert_eq!((world.of(1).len(), world.member(1).finalizer), (1, Finalizer::Present));
-    world.pass(601);
+    assert_eq!(world.plan().without_room, 1);
+    world.pass(300);
     world.settle();
-    assert_eq!((world.of(1).len(), world.member(1).finalizer), (0, Finalizer::Absent), "it has ended by itself");
+    assert_eq!((world.of(1).len(), world.member(1).finalizer), (0, Finalizer::Absent));
+    assert!(world.is_revoked(&serial), "there is room");
 }
 
 #[test]
