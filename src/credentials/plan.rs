@@ -2,7 +2,7 @@
 //! that it does not matter after which write the last leader stopped.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
@@ -118,7 +118,8 @@ pub fn plan(roll: &Roll, stored: Stored<'_>, now: Timestamp) -> Plan {
 /// Whether something may be due for an agent that has no Secret.
 fn needs_a_look(member: &Member) -> bool {
     let wants_key = member.standing == Standing::Admitted && member.key_wish == KeyWish::Operators;
-    wants_key || member.finalizer == Finalizer::Present
+    let had_one = member.standing == Standing::Revoked && member.in_use_until.is_some();
+    wants_key || had_one || member.finalizer == Finalizer::Present
 }
 
 struct Planner<'a> {
@@ -126,6 +127,8 @@ struct Planner<'a> {
     stored: Stored<'a>,
     now: Timestamp,
     revocations: Revocations,
+    /// Whose certificates are in the published list.
+    listed: HashMap<HolderId, Timestamp>,
     is_list_changed: bool,
     without_room: usize,
     holds: Vec<Step>,
@@ -140,11 +143,13 @@ impl<'a> Planner<'a> {
     fn new(roll: &'a Roll, stored: Stored<'a>, now: Timestamp) -> Self {
         let mut revocations = stored.revocations.map(|known| known.revocations.clone()).unwrap_or_default();
         revocations.tidy(now);
+        let listed = revocations.holders();
         Self {
             roll,
             stored,
             now,
             revocations,
+            listed,
             is_list_changed: false,
             without_room: 0,
             holds: Vec::new(),
@@ -211,21 +216,16 @@ impl<'a> Planner<'a> {
     /// counts only as long as its Secret is there, and has no place in the list: else whoever may write Secrets could put
     /// any number into it.
     fn revoke(&mut self, namespace: &str, member: Option<&Member>, certificates: &[&Arc<AgentCertificate>]) {
+        let (now, trusted) = (self.now, self.stored.trusted);
         let mut is_published = true;
         for certificate in certificates {
             let mut is_listed = true;
-            let is_ours = |held: &&Held| self.stored.trusted.contains(&held.issuer);
-            for held in certificate.held().filter(|held| held.not_after > self.now).filter(is_ours) {
+            let is_ours = |held: &&Held| trusted.contains(&held.issuer);
+            for held in certificate.held().filter(|held| held.not_after > now).filter(is_ours) {
                 let known = self.stored.revocations;
                 if !known.is_some_and(|known| known.revocations.contains(&held.issuer, &held.serial)) {
                     let holder = HolderId::of(namespace, &certificate.agent);
-                    let revocation = Revocation { holder, at: self.now, not_after: held.not_after };
-                    if self.revocations.is_full() {
-                        self.without_room += 1;
-                    } else {
-                        self.revocations.revoke(held.issuer, held.serial.clone(), revocation);
-                        self.is_list_changed = true;
-                    }
+                    self.list(holder, held.issuer, held.serial.clone(), held.not_after);
                     is_listed = false;
                 }
             }
@@ -233,6 +233,9 @@ impl<'a> Planner<'a> {
                 self.remove(certificate);
             }
             is_published &= is_listed;
+        }
+        if let Some(member) = member.filter(|_| is_published) {
+            is_published = self.has_listed(namespace, member);
         }
         match member.map(|member| (member, member.finalizer)) {
             Some((member, Finalizer::Absent)) if !is_published => {
@@ -243,6 +246,27 @@ impl<'a> Planner<'a> {
             }
             Some((_, Finalizer::Absent | Finalizer::Present | Finalizer::TooLate)) | None => {}
         }
+    }
+
+    fn list(&mut self, holder: HolderId, issuer: KeyId, serial: Serial, not_after: Timestamp) {
+        if self.revocations.is_full() {
+            self.without_room += 1;
+        } else {
+            self.revocations.revoke(issuer, serial, Revocation { holder, at: self.now, not_after });
+            self.is_list_changed = true;
+        }
+    }
+
+    /// Whether the list tells of a member that has used a certificate. If somebody has deleted its Secret nothing has brought
+    /// it there, and what the status says of its number is not to be believed: whoever may write that could name another's.
+    fn has_listed(&mut self, namespace: &str, member: &Member) -> bool {
+        let (holder, until) = (HolderId::of(namespace, &member.agent), member.in_use_until);
+        let Some(until) = until.filter(|until| *until > self.now && !self.listed.contains_key(&holder)) else {
+            return true;
+        };
+        let Some(stand_in) = holder.stand_in() else { return true };
+        self.list(holder, self.stored.authority, stand_in, until.min(self.stored.authority_ends));
+        false
     }
 
     /// Gives a member what it needs, and removes what it needs no more.

@@ -43,6 +43,12 @@ impl HolderId {
         beginning.copy_from_slice(&digest[..12]);
         Self(beginning)
     }
+
+    /// A number that no certificate has, for an entry about all that the holder had been given.
+    #[must_use]
+    pub fn stand_in(&self) -> Option<Serial> {
+        Serial::from_der(&self.0)
+    }
 }
 
 /// When a certificate was taken back, and how long that matters.

@@ -74,6 +74,8 @@ pub struct Member {
     pub key_wish: KeyWish,
     /// The number of the certificate that it was last seen to use.
     pub in_use: Option<Serial>,
+    /// When that ends.
+    pub in_use_until: Option<Timestamp>,
     /// Whether the object has the finalizer.
     pub finalizer: Finalizer,
 }

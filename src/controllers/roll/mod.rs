@@ -107,6 +107,7 @@ fn member(agent: &AgentSummary, key_wish: KeyWish) -> Member {
         standing: standing(agent),
         key_wish,
         in_use: used.and_then(|certificate| Serial::parse(&certificate.serial)),
+        in_use_until: used.map(|certificate| certificate.not_after),
         finalizer: match (agent.is_held_for_revocation, agent.deleted) {
             (true, _) => Finalizer::Present,
             (false, None) => Finalizer::Absent,

@@ -189,6 +189,31 @@ fn a_list_without_room_is_not_written_again_and_again_and_holds_who_is_not_in_it
 }
 
 #[test]
+fn an_agent_whose_secret_was_deleted_before_it_is_revoked_is_in_the_list_without_a_number() {
+    for (case, is_deleted) in [("deleted", true), ("there", false)] {
+        let mut world = World::new();
+        world.join(1, Standing::Admitted, KeyWish::Operators);
+        world.settle();
+        let held = world.of(1)[0].given.as_ref().unwrap().certificate.clone();
+        if is_deleted {
+            world.secrets.clear();
+        }
+        let member = world.member(1);
+        (member.standing, member.in_use, member.in_use_until) =
+            (Standing::Revoked, Some(held.serial.clone()), Some(held.not_after));
+        world.settle();
+        let list = world.revocations().unwrap().revocations;
+        assert_eq!((list.len(), list.holders().len()), (1, 1), "{case}");
+        assert!(list.holders().contains_key(&HolderId::of("telemetry", &uid(1))), "{case}");
+        assert_eq!(world.is_revoked(&held.serial), !is_deleted, "{case}");
+        world.pass(600);
+        world.settle();
+        assert_eq!((world.of(1).len(), world.member(1).finalizer), (0, Finalizer::Absent), "{case}");
+        assert_eq!(world.plan().steps, [], "{case}");
+    }
+}
+
+#[test]
 fn an_agent_that_is_revoked_and_deleted_at_once_is_taken_back_and_may_come_anew() {
     for gone_from in ["telemetry", "opamp-system"] {
         let mut world = World::new();

@@ -93,7 +93,8 @@ impl Bench {
 
 pub(super) fn member(number: u8, standing: Standing, key_wish: KeyWish) -> (ObjectKey, Member) {
     let (agent, finalizer) = (uid(number), Finalizer::Absent);
-    let member = Member { agent, fleet: Some("edge".into()), standing, key_wish, in_use: None, finalizer };
+    let member =
+        Member { agent, fleet: Some("edge".into()), standing, key_wish, in_use: None, in_use_until: None, finalizer };
     (Roll::place("telemetry", &agent), member)
 }
 

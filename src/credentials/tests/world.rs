@@ -84,7 +84,15 @@ impl World {
 
     pub(super) fn join(&mut self, number: u8, standing: Standing, key_wish: KeyWish) -> &mut Member {
         let (agent, finalizer) = (uid(number), Finalizer::Absent);
-        let member = Member { agent, fleet: Some("edge".into()), standing, key_wish, in_use: None, finalizer };
+        let member = Member {
+            agent,
+            fleet: Some("edge".into()),
+            standing,
+            key_wish,
+            in_use: None,
+            in_use_until: None,
+            finalizer,
+        };
         self.roll.members.entry(Roll::place("telemetry", &agent)).insert_entry(member).into_mut()
     }
 
