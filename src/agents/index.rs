@@ -409,6 +409,17 @@ pub(crate) mod tests {
         assert_eq!(known.counts.get("opamp-system"), None);
     }
 
+    #[test]
+    fn who_vanishes_revoked_is_remembered() {
+        let mut agent = serde_json::to_value(observed(UID, "telemetry", &json!({}))).expect("JSON");
+        agent["spec"] = json!({"access": "Revoked"});
+        let index = AgentIndex::holding([agent]);
+        assert_eq!(index.departures(), []);
+        index.relist([]);
+        let departed: Vec<_> = index.departures().into_iter().map(|it| (it.namespace, it.uid)).collect();
+        assert_eq!(departed, [("telemetry".into(), uid(UID))]);
+    }
+
     #[tokio::test]
     async fn listeners_hear_each_change_and_when_the_list_is_complete() {
         let index = AgentIndex::new(&Scope::All);

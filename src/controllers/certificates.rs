@@ -23,7 +23,8 @@ const ROUND: Duration = Duration::from_secs(60);
 /// Who gives them out.
 pub(super) fn registrar(context: &Context) -> Registrar {
     let (client, metrics) = (context.client.clone(), context.certificate_metrics.clone());
-    Registrar::new(client, context.certificates.clone(), context.registrar.clone(), metrics)
+    let (certificates, trust) = (context.certificates.clone(), context.trust.clone());
+    Registrar::new(client, certificates, trust, context.registrar.clone(), metrics)
 }
 
 /// Gives out certificates until the future is dropped.

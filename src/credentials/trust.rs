@@ -105,6 +105,12 @@ impl TrustSnapshot {
         self.authorities.as_ref().map(|known| Arc::clone(&known.bundle))
     }
 
+    /// The CAs, as the leader has published them last.
+    #[must_use]
+    pub fn authorities(&self) -> Option<&PublishedAuthorities> {
+        self.authorities.as_ref().map(|known| &known.published)
+    }
+
     /// What was taken back, as the leader has published it last.
     #[must_use]
     pub fn revocations(&self) -> Option<&PublishedRevocations> {

@@ -13,7 +13,6 @@ use std::{
 
 use futures::StreamExt as _;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Client;
 use tokio::{
     sync::watch,
@@ -30,6 +29,7 @@ use super::{
     profile::ServerName,
     published::PublishedRevocations,
     roll::Roll,
+    trust::Trust,
     writes::{Writes, clock},
 };
 use crate::{
@@ -78,6 +78,8 @@ pub struct Findings {
 pub struct Registrar {
     client: Client,
     certificates: Certificates,
+    /// What this replica has seen, for when somebody deletes what tells of it.
+    trust: Trust,
     settings: RegistrarSettings,
     metrics: Metrics,
     findings: watch::Sender<Findings>,
@@ -85,8 +87,6 @@ pub struct Registrar {
     issuing: Writes,
     observed: Observed,
     settled: Option<Generations>,
-    /// The CAs that were published last, for when somebody deletes what tells of them.
-    authorities: Option<ConfigMap>,
     /// What was published last, for when somebody deletes it.
     revocations: Option<PublishedRevocations>,
     /// How many revoked certificates the list had no room for.
@@ -118,13 +118,20 @@ enum Round {
 }
 
 impl Registrar {
-    /// Writes over `client`, which is one without retries of its own. `certificates` is the index that this replica
-    /// keeps up anyway.
+    /// Writes over `client`, which is one without retries of its own. `certificates` and `trust` are what this replica keeps
+    /// up anyway.
     #[must_use]
-    pub fn new(client: Client, certificates: Certificates, settings: RegistrarSettings, metrics: Metrics) -> Self {
+    pub fn new(
+        client: Client,
+        certificates: Certificates,
+        trust: Trust,
+        settings: RegistrarSettings,
+        metrics: Metrics,
+    ) -> Self {
         Self {
             client,
             certificates,
+            trust,
             settings,
             metrics,
             findings: watch::Sender::default(),
@@ -133,7 +140,6 @@ impl Registrar {
             issuing: Writes::new(BudgetLimits { per_second: 20, burst: 20 }),
             observed: Observed::default(),
             settled: None,
-            authorities: None,
             revocations: None,
             without_room: 0,
             orphans: Orphans::default(),

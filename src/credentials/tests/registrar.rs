@@ -50,14 +50,20 @@ impl Drop for Bench {
 impl Bench {
     /// A replica that has the lead.
     pub(super) fn start(server: &ApiServer, roll: &Roll) -> Self {
-        let (certificates, trust) = (Certificates::new(&Scope::All), Trust::new());
+        Self::succeed(server, roll, Trust::new())
+    }
+
+    /// The same, of a replica that has seen so much before it got the lead.
+    fn succeed(server: &ApiServer, roll: &Roll, trust: Trust) -> Self {
+        let certificates = Certificates::new(&Scope::All);
         let sender = watch::Sender::new(Some(Arc::new(roll.clone())));
         let settings = RegistrarSettings {
             namespace: "opamp-system".into(),
             cluster: None,
             server_names: Some(server_names(&[], "opamp-system")),
         };
-        let registrar = Registrar::new(server.client(), certificates.clone(), settings, Metrics::default());
+        let (client, metrics) = (server.client(), Metrics::default());
+        let registrar = Registrar::new(client, certificates.clone(), trust.clone(), settings, metrics);
         let findings = registrar.findings();
         let tasks = vec![
             tokio::spawn(certificates.clone().run(server.client().into(), Scope::All)),
@@ -275,7 +281,7 @@ async fn a_broken_authority_is_told_and_left_alone() {
     server.put("secrets", &secret);
     let certificates = Certificates::new(&Scope::All);
     let settings = RegistrarSettings { namespace: "opamp-system".into(), cluster: None, server_names: None };
-    let registrar = Registrar::new(server.client(), certificates, settings, Metrics::default());
+    let registrar = Registrar::new(server.client(), certificates, Trust::new(), settings, Metrics::default());
     let mut findings = registrar.findings();
     let (_sender, receiver) = watch::channel(None);
     let task = tokio::spawn(registrar.run(server.client().into(), receiver));
@@ -342,6 +348,30 @@ async fn an_authority_whose_objects_are_all_deleted_stays_trusted() {
     sleep(Duration::from_secs(5)).await;
     assert!(bench.trust.snapshot().trusts(&former), "nobody is turned away");
     assert!(signs(&bench).is_some_and(|signer| bench.trust.snapshot().trusts(&signer)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_leader_puts_back_what_it_has_seen() {
+    let server = ApiServer::new();
+    server.put("agents", &agent_object(1));
+    let bench = Bench::start(&server, &roll([member(1, Standing::Admitted, KeyWish::Operators)]));
+    bench.until("it has one", |bench| bench.given(&uid(1)) == 1).await;
+    let held = bench.certificates.of(&uid(1))[0].held().next().unwrap().clone();
+    bench.call(&roll([member(1, Standing::Revoked, KeyWish::Operators)]));
+    let is_revoked = |trust: &Trust| trust.snapshot().is_revoked(&held.issuer, &held.serial);
+    bench.until("it is revoked", |bench| is_revoked(&bench.trust)).await;
+    bench.until("its Secret is gone", |bench| bench.certificates.of(&uid(1)).is_empty()).await;
+    let trust = bench.trust.clone();
+    drop(bench);
+    for (resource, name) in [("configmaps", "opamp-crl"), ("configmaps", "opamp-ca"), ("secrets", "opamp-ca")] {
+        server.delete(resource, "opamp-system", name);
+    }
+    let bench = Bench::succeed(&server, &roll([]), trust);
+    let is_there = |_: &Bench| server.get("configmaps", "opamp-system", "opamp-crl").is_some();
+    bench.until("the list is back", is_there).await;
+    sleep(Duration::from_secs(5)).await;
+    assert!(is_revoked(&bench.trust));
+    assert!(bench.trust.snapshot().trusts(&held.issuer), "the former CA is trusted beside its successor");
 }
 
 #[tokio::test(start_paused = true)]
