@@ -175,6 +175,8 @@ mod tests {
     fn every_line_has_every_field() {
         let lines = Lines::default();
         let written = lines.clone();
+        // With two subscribers each place is asked of both; with one, of the thread that comes there first.
+        let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
         let subscriber = tracing_subscriber::fmt().json().without_time().with_writer(move || written.clone()).finish();
         tracing::subscriber::with_default(subscriber, || {
             record(&refusal([192, 0, 2, 1], "UnknownToken"));

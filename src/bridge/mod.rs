@@ -63,7 +63,7 @@ use self::{
 use crate::{
     agents::index::AgentIndex,
     catalog::{Catalog, CatalogHandle},
-    credentials::{certificates::Certificates, trust::Trust},
+    credentials::{audit::Journal, certificates::Certificates, trust::Trust},
     effective_configs::Store,
     opamp::{
         InstanceUid,
@@ -131,6 +131,8 @@ pub struct Bridge {
     trust: Trust,
     requests: Arc<dyn RequestDesk>,
     applications: Applications,
+    /// What is written down of requests that are refused here.
+    refusals: Journal,
     shared_offers: SharedOffers,
     /// A place for each request that has to wait for a person's approval.
     kept_requests: Arc<Semaphore>,
@@ -154,6 +156,7 @@ impl Bridge {
             trust,
             requests,
             applications: Applications::default(),
+            refusals: Journal::default(),
             shared_offers: SharedOffers::default(),
             kept_requests: Arc::new(Semaphore::new(MAX_KEPT_REQUESTS)),
             settings,

@@ -7,7 +7,6 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
-    runtime::watcher::Event,
 };
 use serde_json::Value;
 
@@ -20,14 +19,13 @@ use super::{
     trust::{Trust, TrustSnapshot},
     writes::{WriteError, Writes},
 };
-use crate::{
-    api::FIELD_MANAGER,
-    kubernetes::{ObjectKey, Part},
-    status::budget::BudgetLimits,
-};
+use crate::{api::FIELD_MANAGER, kubernetes::ObjectKey, status::budget::BudgetLimits};
 
-/// A request that was refused is not looked at again so soon: an agent may repeat it as fast as it can.
+/// A request that was refused is not looked at again so soon: an agent may repeat it as fast as it can. Each time twice as
+/// long, for each is another object where somebody else signs.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
+/// The longest of these times.
+const LONGEST_REFUSED: Duration = Duration::from_secs(3_600);
 /// Most keys of an agent within [`CROWDED_FOR`]. An honest one has a reason to make another key when it restarts.
 const MOST_KEYS: usize = 4;
 const CROWDED_FOR: Duration = Duration::from_secs(60);
@@ -75,6 +73,10 @@ enum Again {
     Patch(Value),
 }
 
+fn refused_for(attempt: u32) -> Duration {
+    REFUSED_FOR.saturating_mul(2_u32.saturating_pow(attempt)).min(LONGEST_REFUSED)
+}
+
 /// The same agent has sent a request for the same key before. That it repeats itself changes nothing; that its
 /// certificate nears its end, or is of a fleet that the agent has left, asks for another one (CSR-08).
 fn again(
@@ -85,7 +87,7 @@ fn again(
     now: Timestamp,
 ) -> Again {
     if let Some(refused) = &known.refused
-        && now < later(refused.at, REFUSED_FOR)
+        && now < later(refused.at, refused_for(known.attempt))
         && known.fleet == holder.fleet
     {
         return Again::Done(Asked::Refused(refused.why.clone()));
@@ -180,15 +182,14 @@ impl Requests {
 
     /// An agent that makes a key after the other would fill the API server, and take the turn of others.
     fn check_crowd(&self, holder: &Holder, name: &str, now: Timestamp) -> Result<(), AskError> {
-        let known = self.certificates.of(&holder.agent);
+        let known = self.certificates.within(&holder.namespace, &holder.agent);
         let is_recent = |it: &&Arc<AgentCertificate>| now < later(it.created_at, CROWDED_FOR);
         let recent = known.iter().filter(is_recent).count();
         if recent < MOST_KEYS || known.iter().any(|it| it.key.name == name) { Ok(()) } else { Err(AskError::Crowd) }
     }
 
     fn noted(&self, secret: Secret) -> Asked {
-        let part: Part = None;
-        self.certificates.take(&part, Event::Apply(secret));
+        self.certificates.note(secret);
         Asked::Waits
     }
 }
@@ -223,6 +224,8 @@ mod tests {
         let issued = own.issue_agent(&name(1), request.key(), lifetime, at(0)).unwrap();
         let given = patched(&asked, &read(&asked).answer_with(&issued, &Issuer::Internal));
         let refused = patched(&asked, &read(&asked).refuse("no", at(0)));
+        let refused_again =
+            patched(&patched(&refused, &read(&refused).ask_again("edge")), &read(&asked).refuse("no", at(60)));
         let renewing = patched(&given, &read(&given).ask_again("edge"));
         let moved = Holder { fleet: "other".into(), ..holder(1) };
         let waits = || Again::Done(Asked::Waits);
@@ -235,6 +238,8 @@ mod tests {
             ("of a CA that is trusted no more", &given, holder(1), &other, DAY, anew(&given, "edge")),
             ("refused just now", &refused, holder(1), &own, 59, Again::Done(Asked::Refused("no".into()))),
             ("refused before", &refused, holder(1), &own, 60, anew(&refused, "edge")),
+            ("refused twice", &refused_again, holder(1), &own, 179, Again::Done(Asked::Refused("no".into()))),
+            ("refused twice before", &refused_again, holder(1), &own, 180, anew(&refused_again, "edge")),
             ("of a former fleet", &given, moved.clone(), &own, DAY, anew(&given, "other")),
             ("refused for a former fleet", &refused, moved, &own, 1, anew(&refused, "other")),
         ] {

@@ -258,6 +258,8 @@ async fn no_answer_tells_which_part_was_wrong() {
 async fn no_credential_shows_in_the_log() {
     let lines = Lines::default();
     let written = lines.clone();
+    // With two subscribers each place is asked of both; with one, of the thread that comes there first, of another test.
+    let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
     // What libraries say at debug level, the texts of the API server among it, nobody asks for by default.
     let subscriber = tracing_subscriber::fmt().with_env_filter("info,opamp_operator=trace").with_ansi(false);
     let guard = tracing::subscriber::set_default(subscriber.with_writer(move || written.clone()).finish());

@@ -15,6 +15,7 @@ use crate::{
     api::enrollment::CertificateIssuer,
     catalog::{FleetEntry, scrub::Scrubber},
     credentials::{
+        audit::Decision,
         renewal::Validity,
         request::{CertificateRequest, RequestError},
         requests::{AskError, Asked},
@@ -53,7 +54,7 @@ impl Bridge {
         match self.examine(entry, &request, now) {
             Finding::Unknown => None,
             Finding::Bad(why) => {
-                self.metrics.requests_refused.inc();
+                self.note_refusal(entry, &why, now);
                 receipt.refuse_certificate(&why);
                 None
             }
@@ -159,7 +160,19 @@ impl Bridge {
     }
 
     fn refuse_request(&self, entry: &mut Entry, why: &str, now: Now) {
+        self.note_refusal(entry, why, now);
+        self.tell_refusal(entry, why, now);
+    }
+
+    fn note_refusal(&self, entry: &Entry, why: &str, now: Now) {
         self.metrics.requests_refused.inc();
+        let agent = entry.session.uid();
+        let nowhere = || Holder { agent, namespace: String::new(), fleet: String::new() };
+        let holder = entry.fleet().map_or_else(nowhere, |fleet| holder(agent, fleet));
+        self.refusals.refused(&Decision::refusal(holder, why), now.instant);
+    }
+
+    fn tell_refusal(&self, entry: &mut Entry, why: &str, now: Now) {
         let effects = entry.session.refuse_certificate(why);
         // Without an asking connection everything is delivered to where it belongs.
         let _ = self.carry_out(entry, effects, None, now);
@@ -181,7 +194,9 @@ impl Bridge {
             let now = now();
             self.look_and_push(entry, now);
             if let Some(why) = entry.terms_mut().refusal(&self.certificates.of(&uid)) {
-                self.refuse_request(entry, &why, now);
+                // The leader has decided so, and noted it.
+                self.metrics.requests_refused.inc();
+                self.tell_refusal(entry, &why, now);
             }
         });
     }
@@ -207,12 +222,13 @@ impl Bridge {
         let (uid, key) = (application.holder.agent, application.request.key().id());
         match asked {
             Ok(Asked::Waits) => {
-                self.sessions.with(uid, |entry| entry.terms_mut().await_answer(key));
+                self.sessions.with(uid, |entry| entry.terms_mut().await_answer(&application.holder.namespace, key));
                 self.follow_certificates(uid);
             }
             Ok(Asked::Answered(_)) => self.follow_certificates(uid),
             Ok(Asked::Refused(why)) => {
-                self.sessions.with(uid, |entry| self.refuse_request(entry, &why, now()));
+                self.metrics.requests_refused.inc();
+                self.sessions.with(uid, |entry| self.tell_refusal(entry, &why, now()));
             }
             Err(error @ (AskError::Occupied { .. } | AskError::Crowd)) => {
                 tracing::warn!(%uid, %error, "the certificate request of an agent is refused");

@@ -19,7 +19,7 @@ use crate::{
     catalog::{FleetEntry, settings::FrozenCertificate},
     credentials::{
         requests::AskError,
-        stored::{AgentCertificate, StoredError},
+        stored::{AgentCertificate, Holder, StoredError},
     },
     kubernetes::ObjectKey,
     opamp::{
@@ -239,6 +239,8 @@ async fn a_refusal_that_comes_late_is_told_once() {
     let replica = Replica::alone(vec![issuing()]);
     let (socket, mut agent, _) = waiting(&replica).await;
     let asked = replica.requests.last();
+    let elsewhere = Holder { namespace: "bank".into(), ..holder(agent.uid) };
+    replica.show_secret(Leader::refuse(&elsewhere, &asked.request, "nobody has asked there"));
     let secret = Leader::refuse(&asked.holder, &asked.request, "the issuer refuses it");
     for _ in 0..2 {
         replica.show_secret(secret.clone());
