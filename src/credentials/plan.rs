@@ -184,7 +184,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Takes back what the agent has. Secret and finalizer go once the list is published. What none of our CAs has signed
+    /// Takes back what the agent has. Its Secrets go once the list is published, and the finalizer when they are gone: what
+    /// is left when the Agent vanishes would be taken for that of one who may return. What none of our CAs has signed
     /// counts only as long as its Secret is there, and has no place in the list: else whoever may write Secrets could put
     /// any number into it.
     fn revoke(&mut self, namespace: &str, member: Option<&Member>, certificates: &[&Arc<AgentCertificate>]) {
@@ -209,7 +210,7 @@ impl<'a> Planner<'a> {
             Some((member, Finalizer::Absent)) if !is_published => {
                 self.holds.push(Step::Hold(Roll::place(namespace, &member.agent)));
             }
-            Some((member, Finalizer::Present)) if is_published => {
+            Some((member, Finalizer::Present)) if certificates.is_empty() => {
                 self.others.push(Step::Release(Roll::place(namespace, &member.agent)));
             }
             Some((_, Finalizer::Absent | Finalizer::Present | Finalizer::TooLate)) | None => {}
