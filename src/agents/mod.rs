@@ -8,4 +8,5 @@ pub mod index;
 pub mod orphans;
 pub mod retention;
 pub mod summary;
+mod vanished;
 pub(crate) mod written;

@@ -1,6 +1,7 @@
-//! The operator is killed around each of its writes while an agent is revoked, and while its object is deleted.
+//! The operator is killed around each of its writes while an agent is revoked, and while its object is deleted; and the
+//! object is deleted before anything holds it.
 
-use std::process::Command;
+use std::{process::Command, time::Duration};
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, DeleteParams};
@@ -20,6 +21,9 @@ use crate::harness::{
 
 /// The hold on the Agent, the list, the end of the Secret, and the end of the hold.
 const WRITES: [&str; 4] = ["PATCH agents", "PUT configmaps", "DELETE secrets", "PATCH agents"];
+
+/// From when the API server acknowledged it.
+const REVOKED_WITHIN: Duration = Duration::from_secs(5);
 
 async fn enrolled(world: &World, endpoint: &str) -> (Swarm, AgentIdentity) {
     apply_fleet(&world.scenario, endpoint, "Automatic", &json!({"duration": "1h", "renewBefore": "20m"}));
@@ -122,6 +126,22 @@ async fn deleted_while_held(world: &World, endpoint: &str) {
     is_gone(world, &revoked.uid).await;
     taken_back(world, &revoked).await;
     assert_stays_out(world, endpoint, &revoked).await;
+}
+
+/// An agent is revoked, and its object is deleted before anything can hold it.
+async fn deleted_in_one_breath(world: &World, endpoint: &str) {
+    let (swarm, revoked) = enrolled(world, endpoint).await;
+    let out = Reached { failures: swarm.summary().await.connect_failures + 1, ..Reached::default() };
+    access(&world.scenario, &revoked.uid, "Revoked").await;
+    delete(world, &revoked.uid).await;
+    swarm.all(out, REVOKED_WITHIN).await;
+    taken_back(world, &revoked).await;
+    assert_opens_nothing(world, endpoint, &revoked).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_revoked_and_deleted_in_one_breath_is_out_too() {
+    World::new(Scenario::begin("one-breath").await, None).await.live(deleted_in_one_breath).await;
 }
 
 async fn assert_stays_out(world: &World, endpoint: &str, revoked: &AgentIdentity) {
