@@ -35,9 +35,13 @@ async fn killed_around_any_write_there_is_one_certificate_in_the_end() {
         let scenario = undisturbed.scenario.beside(&format!("kill-{number}")).await;
         let world = World::new(scenario, Some(number)).await;
         world.live(from_nothing).await;
-        world.proxy.kills()
+        (number, world.proxy.kills(), world.proxy.writes().len())
     });
-    let kills: Vec<usize> = kills.buffer_unordered(WORLDS).collect().await;
-    println!("kills around each write: {kills:?}");
-    assert!(kills.iter().all(|&kills| kills > 0), "each write was met: {kills:?}");
+    let kills: Vec<_> = kills.buffer_unordered(WORLDS).collect().await;
+    println!("number, kills and all writes: {kills:?}");
+    // How often a fleet is counted anew depends on who is faster; the last of that may be missing.
+    let is_met = |&(number, kills, written): &(usize, usize, usize)| kills > 0 || written < number;
+    assert!(kills.iter().all(is_met), "each write was met, if there was one: {kills:?}");
+    let without = kills.iter().filter(|(_, kills, _)| *kills == 0).count();
+    assert!(without <= 1, "all but one at most: {kills:?}");
 }
