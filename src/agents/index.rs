@@ -6,17 +6,13 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::{Arc, PoisonError, RwLock},
-    time::Instant,
 };
 
 use futures::{StreamExt as _, stream};
 use kube::{Api, Resource as _, core::ApiResource, runtime::watcher::Event};
 use tokio::sync::{broadcast, watch};
 
-use super::{
-    summary::{AgentSummary, Interner, ObservedAgent, named_uid, summarise},
-    vanished::Vanished,
-};
+use super::summary::{AgentSummary, Interner, ObservedAgent, named_uid, summarise};
 use crate::{
     api::agent::Agent,
     kubernetes::{Scope, WatchClient, watch_config},
@@ -100,10 +96,7 @@ impl AgentIndex {
     fn take(&self, part: usize, event: Event<ObservedAgent>) {
         let (changes, synced) = {
             let mut known = self.shared.known.write().unwrap_or_else(PoisonError::into_inner);
-            let changes = known.take(part, event);
-            let now = Instant::now();
-            changes.iter().for_each(|change| known.vanished.note(change, now));
-            (changes, known.is_synced())
+            (known.take(part, event), known.is_synced())
         };
         self.shared.synced.send_if_modified(|was| std::mem::replace(was, synced) != synced);
         if changes.is_empty() {
@@ -130,12 +123,6 @@ impl AgentIndex {
     #[must_use]
     pub fn all(&self) -> Vec<Arc<AgentSummary>> {
         self.read(|known| known.agents.values().map(Arc::clone).collect())
-    }
-
-    /// Agents that were revoked when their objects were deleted, minutes ago at most, by namespace.
-    #[must_use]
-    pub fn vanished(&self) -> Vec<(Arc<str>, InstanceUid)> {
-        self.read(|known| known.vanished.all(Instant::now()))
     }
 
     /// How many objects there are in all.
@@ -183,7 +170,6 @@ struct Known {
     agents: BTreeMap<Key, Arc<AgentSummary>>,
     counts: HashMap<Arc<str>, Counts>,
     parts: Vec<Part>,
-    vanished: Vanished,
     interner: Interner,
     first: Arc<str>,
 }
@@ -208,14 +194,7 @@ impl Known {
                 namespaces.iter().map(|namespace| part(Some(interner.share(namespace)))).collect()
             }
         };
-        Self {
-            agents: BTreeMap::new(),
-            counts: HashMap::new(),
-            parts,
-            vanished: Vanished::default(),
-            interner,
-            first: "".into(),
-        }
+        Self { agents: BTreeMap::new(), counts: HashMap::new(), parts, interner, first: "".into() }
     }
 
     fn is_synced(&self) -> bool {

@@ -8,5 +8,4 @@ pub mod index;
 pub mod orphans;
 pub mod retention;
 pub mod summary;
-mod vanished;
 pub(crate) mod written;

@@ -154,9 +154,6 @@ impl<'a> Planner<'a> {
             self.revoke(namespace, member, certificates);
             return;
         }
-        let (vanished, certificates): (Vec<_>, Vec<_>) =
-            certificates.iter().partition(|it| self.roll.has_vanished(namespace, agent, it.created_at));
-        self.revoke(namespace, None, &vanished);
         let Some(member) = member else {
             certificates.iter().for_each(|certificate| self.remove_after(certificate, ORPHANED));
             return;
@@ -165,7 +162,7 @@ impl<'a> Planner<'a> {
             self.others.push(Step::Release(Roll::place(namespace, agent)));
         }
         match member.standing {
-            Standing::Admitted => self.serve(namespace, member, &certificates),
+            Standing::Admitted => self.serve(namespace, member, certificates),
             Standing::Waiting => self.pending += certificates.iter().filter(|it| it.is_due()).count(),
             Standing::Denied | Standing::Revoked => {
                 let due = certificates.iter().filter(|it| it.is_due());
@@ -173,7 +170,7 @@ impl<'a> Planner<'a> {
                 self.others.extend(due.map(refuse));
             }
         }
-        self.remove_outlived(&certificates);
+        self.remove_outlived(certificates);
     }
 
     /// What has expired is of use to nobody; a refusal tells for a while, then it is looked at anew.

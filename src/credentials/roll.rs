@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
-
 use super::{renewal::Validity, serial::Serial, stored::Holder};
 use crate::{kubernetes::ObjectKey, opamp::InstanceUid};
 
@@ -14,9 +12,6 @@ pub use crate::api::agent::REVOCATION_FINALIZER;
 pub struct Roll {
     /// Every Agent object, by its place.
     pub members: BTreeMap<ObjectKey, Member>,
-    /// Agents whose objects were deleted when they were revoked, and when the object was made that is there now. What was
-    /// stored before that is taken back.
-    pub vanished: BTreeMap<ObjectKey, Option<Timestamp>>,
     /// The fleets whose connection settings say `certificate: {source: Issued}`.
     pub fleets: BTreeMap<ObjectKey, IssuePolicy>,
     /// An agent that is revoked in this namespace is revoked in all.
@@ -137,13 +132,6 @@ impl Roll {
         [namespace, &self.operator_namespace]
             .iter()
             .any(|namespace| self.member(namespace, agent).is_some_and(|member| member.standing == Standing::Revoked))
-    }
-
-    /// Whether what was created then belongs to an object that was deleted when its agent was revoked.
-    #[must_use]
-    pub fn has_vanished(&self, namespace: &str, agent: &InstanceUid, created_at: Timestamp) -> bool {
-        let successor = self.vanished.get(&Self::place(namespace, agent));
-        successor.is_some_and(|successor| successor.is_none_or(|successor| created_at < successor))
     }
 
     /// Whether an agent of this uid is known anywhere.

@@ -16,7 +16,6 @@ use crate::{
         stored::KeyOrigin,
     },
     kubernetes::ObjectKey,
-    opamp::InstanceUid,
 };
 
 /// How long an agent has for a request of its own before the operator makes a key for it.
@@ -27,8 +26,6 @@ const OWN_REQUEST: Duration = Duration::from_secs(30);
 pub struct Shown<'a> {
     /// All Agents.
     pub agents: &'a [Arc<AgentSummary>],
-    /// Agents that were revoked when their objects were deleted, by namespace.
-    pub vanished: &'a [(Arc<str>, InstanceUid)],
     /// All fleets.
     pub catalog: &'a Catalog,
     /// All certificates and requests.
@@ -51,22 +48,13 @@ pub struct Called {
 pub fn call(shown: Shown<'_>, now: Timestamp) -> Called {
     let fleets = shown.catalog.fleets().filter_map(|fleet| Some((key_of(fleet), policy(fleet)?))).collect();
     let mut called = Called {
-        roll: Roll {
-            members: BTreeMap::new(),
-            vanished: shown.vanished.iter().map(|(namespace, uid)| (Roll::place(namespace, uid), None)).collect(),
-            fleets,
-            operator_namespace: shown.operator_namespace.to_owned(),
-        },
+        roll: Roll { members: BTreeMap::new(), fleets, operator_namespace: shown.operator_namespace.to_owned() },
         until: None,
     };
     for agent in shown.agents {
         let (key_wish, changes_at) = key_wish(shown, agent, now);
         called.until = [called.until, changes_at].into_iter().flatten().min();
-        let place = Roll::place(&agent.namespace, &agent.uid);
-        if let Some(successor) = called.roll.vanished.get_mut(&place) {
-            *successor = agent.created;
-        }
-        called.roll.members.insert(place, member(agent, key_wish));
+        called.roll.members.insert(Roll::place(&agent.namespace, &agent.uid), member(agent, key_wish));
     }
     called
 }

@@ -76,14 +76,9 @@ fn called(agent: AgentSummary, fleet: FleetEntry, secrets: Vec<Secret>, now: Tim
     let catalog = Catalog::new(vec![Arc::new(fleet)], policy, 1);
     let certificates = Certificates::new(&Scope::All);
     secrets.into_iter().for_each(|secret| certificates.take(&None, Event::Apply(secret)));
-    let (agents, vanished) = ([Arc::new(agent)], [("telemetry".into(), uid()), ("bank".into(), uid())]);
-    let shown = Shown {
-        agents: &agents,
-        vanished: &vanished,
-        catalog: &catalog,
-        certificates: &certificates,
-        operator_namespace: "opamp-system",
-    };
+    let agents = [Arc::new(agent)];
+    let shown =
+        Shown { agents: &agents, catalog: &catalog, certificates: &certificates, operator_namespace: "opamp-system" };
     call(shown, now)
 }
 
@@ -133,20 +128,6 @@ fn who_signs_and_for_how_long_is_what_the_fleet_says() {
         Some(IssuePolicy { issuer, validity: default })
     );
     assert_eq!(policy(json!({"issuer": "CertManager"})), None, "the schema forbids it");
-}
-
-#[test]
-fn of_who_vanished_when_revoked_it_is_known_since_when_there_is_another_object() {
-    let agent = AgentSummary { created: Some(noon(7)), ..agent(|_| ()) };
-    let roll = called(agent, fleet(FrozenCertificate::Issued), vec![], noon(10)).roll;
-    for (case, namespace, created_at, expected) in [
-        ("before the other object", "telemetry", noon(6), true),
-        ("with the other object", "telemetry", noon(7), false),
-        ("where there is no other object", "bank", noon(10), true),
-        ("where nobody has vanished", "shop", noon(0), false),
-    ] {
-        assert_eq!(roll.has_vanished(namespace, &uid(), created_at), expected, "{case}");
-    }
 }
 
 #[test]

@@ -2,10 +2,10 @@
 
 use proptest::prelude::*;
 
-use super::{at, uid, world::World};
+use super::{uid, world::World};
 use crate::credentials::{
     plan::Step,
-    roll::{Finalizer, KeyWish, Roll, Standing},
+    roll::{Finalizer, KeyWish, Standing},
     stored::KeyOrigin,
 };
 
@@ -161,27 +161,6 @@ fn a_revoked_agent_is_held_until_its_certificates_are_in_the_list() {
     world.pass(86_400);
     world.settle();
     assert!(!world.is_revoked(&serial));
-}
-
-#[test]
-fn what_an_agent_had_whose_object_was_deleted_when_it_was_revoked_is_taken_back() {
-    for (case, successor, expected) in [
-        ("there is no other object", None, (true, 0)),
-        ("it has come back meanwhile", Some(1), (true, 0)),
-        ("it had come back before", Some(0), (false, 1)),
-    ] {
-        let mut world = World::new();
-        world.join(1, Standing::Admitted, KeyWish::Own);
-        world.ask(1);
-        world.settle();
-        let serial = world.of(1)[0].given.as_ref().unwrap().certificate.serial.clone();
-        world.roll.vanished.insert(Roll::place("telemetry", &uid(1)), successor.map(at));
-        if successor.is_none() {
-            world.roll.members.clear();
-        }
-        world.settle();
-        assert_eq!((world.is_revoked(&serial), world.of(1).len()), expected, "{case}");
-    }
 }
 
 #[test]

@@ -95,7 +95,6 @@ pub(super) fn member(number: u8, standing: Standing, key_wish: KeyWish) -> (Obje
 pub(super) fn roll(members: impl IntoIterator<Item = (ObjectKey, Member)>) -> Roll {
     Roll {
         members: members.into_iter().collect(),
-        vanished: BTreeMap::new(),
         fleets: BTreeMap::from([(ObjectKey::new("telemetry", "edge"), POLICY)]),
         operator_namespace: "opamp-system".into(),
     }

@@ -55,12 +55,7 @@ impl World {
     /// A fleet that gives out certificates, and nobody in it.
     pub(super) fn new() -> Self {
         let fleets = BTreeMap::from([(ObjectKey::new("telemetry", "edge"), POLICY)]);
-        let roll = Roll {
-            members: BTreeMap::new(),
-            vanished: BTreeMap::new(),
-            fleets,
-            operator_namespace: "opamp-system".into(),
-        };
+        let roll = Roll { members: BTreeMap::new(), fleets, operator_namespace: "opamp-system".into() };
         let authority = super::authority();
         let trusted = BTreeSet::from([authority.facts().key]);
         let secrets = BTreeMap::new();
