@@ -211,7 +211,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Takes back what the agent has. Secret and finalizer go once the list is published; where that has no room they stay
+    /// Takes back what the agent has. Its Secrets go once the list is published, and the finalizer when they are gone: what
+    /// is left when the Agent vanishes would be taken for that of one who may return. Where the list has no room they stay
     /// until it has, or the certificate ends, so that the agent is kept out meanwhile. What none of our CAs has signed
     /// counts only as long as its Secret is there, and has no place in the list: else whoever may write Secrets could put
     /// any number into it.
@@ -241,7 +242,7 @@ impl<'a> Planner<'a> {
             Some((member, Finalizer::Absent)) if !is_published => {
                 self.holds.push(Step::Hold(Roll::place(namespace, &member.agent)));
             }
-            Some((member, Finalizer::Present)) if is_published => {
+            Some((member, Finalizer::Present)) if is_published && certificates.is_empty() => {
                 self.others.push(Step::Release(Roll::place(namespace, &member.agent)));
             }
             Some((_, Finalizer::Absent | Finalizer::Present | Finalizer::TooLate)) | None => {}

@@ -78,7 +78,7 @@ impl Bridge {
     fn examine(&self, entry: &Entry, request: &Bytes, now: Now) -> Finding {
         let wanted = entry.wanted();
         match wanted {
-            Wanted::Unsettled if !entry.is_member() => return Finding::Unknown,
+            Wanted::Unsettled if entry.is_stranger() => return Finding::Unknown,
             Wanted::Unsettled => {}
             Wanted::Nothing | Wanted::Settings { .. } => {
                 if entry.terms().requests() == CertificateRequests::NotServed {
@@ -149,6 +149,9 @@ impl Bridge {
 
     /// Decides on a request that had to wait, if it can be decided on now.
     pub(in crate::bridge) fn take_up(&self, entry: &mut Entry, now: Now) {
+        if entry.is_stranger() {
+            entry.terms_mut().drop_kept();
+        }
         match entry.ripe_request() {
             Ripe::NotYet => {}
             Ripe::Never => self.refuse_request(entry, &Self::not_served(entry), now),

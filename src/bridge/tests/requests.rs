@@ -349,6 +349,26 @@ async fn a_request_while_the_fleet_is_away_waits_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_request_before_the_agent_has_said_what_it_is_waits_for_that() {
+    // A replica that ended before it wrote anything of the agent had told it that requests are served.
+    for (case, selected, expected) in [("a member", "linux", 1), ("a stranger", "windows", 0)] {
+        let replica = Replica::alone(vec![issuing().selecting(selected)]);
+        let (socket, mut agent) = (by_token(&replica), able());
+        let reply = socket.say(&asking(agent.heartbeat(), csr(&key(), None)));
+        assert_eq!((refusal(&reply), settings(&reply), reply.flags & 1), (None, None, 1), "{case}: asked for the rest");
+        pass(MOMENT).await;
+        assert_eq!(replica.requests.taken(), 0, "{case}");
+        socket.say(&agent.report());
+        pass(MOMENT).await;
+        assert_eq!(replica.requests.taken(), expected, "{case}");
+        replica.publish(vec![issuing()]);
+        socket.due();
+        pass(MOMENT).await;
+        assert_eq!(replica.requests.taken(), expected, "{case}: what nobody served is not kept");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_end_that_nobody_prevented_is_shown() {
     let (leader, replica) = (Leader::new(), Replica::alone(vec![issuing()]));
     leader.trusted_by(&replica);

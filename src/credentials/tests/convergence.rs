@@ -152,6 +152,8 @@ fn a_revoked_agent_is_held_until_its_certificates_are_in_the_list() {
     }
     assert_eq!(world.member(1).finalizer, Finalizer::Present);
     assert!(world.is_revoked(&serial));
+    let steps = world.plan().steps;
+    assert!(matches!(steps[..], [Step::Remove(_)]), "held until nothing is left that could be forgotten: {steps:?}");
     world.settle();
     assert_eq!((world.member(1).finalizer, world.of(1).len(), world.of(2).len()), (Finalizer::Absent, 0, 1));
     // Back in grace it gets another; the former stays in the list until it would have ended.
