@@ -80,25 +80,34 @@ impl Expulsion {
     }
 }
 
+/// What is known of a uid at this replica and not by its objects.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Here<'a> {
+    /// Who speaks for it already.
+    pub(super) speaker: Option<&'a Principal>,
+    /// Under which uid whoever was given this one spoke before.
+    pub(super) former: Option<InstanceUid>,
+}
+
 impl Bridge {
-    /// What becomes of a message under this uid; `speaker` is who speaks for it here already.
+    /// What becomes of a message under this uid.
     pub(super) fn judge(
         &self,
         connection: &Connection,
         uid: InstanceUid,
         carried: Carried,
-        speaker: Option<&Principal>,
+        here: Here<'_>,
         now: Now,
     ) -> Verdict {
-        match self.weigh(&connection.principal, uid, speaker, now) {
+        match self.weigh(&connection.principal, uid, here, now) {
             // Its fleet may have been replaced; whether it was shut out is found when the catalog changes.
             Verdict::NotAdmitted if carried == Carried::Already => Verdict::Admitted,
             verdict => verdict,
         }
     }
 
-    fn weigh(&self, principal: &Principal, uid: InstanceUid, speaker: Option<&Principal>, now: Now) -> Verdict {
-        self.weigh_against(&self.index.get(&uid), principal, uid, speaker, now)
+    fn weigh(&self, principal: &Principal, uid: InstanceUid, here: Here<'_>, now: Now) -> Verdict {
+        self.weigh_against(&self.index.get(&uid), principal, uid, here, now)
     }
 
     fn weigh_against(
@@ -106,7 +115,7 @@ impl Bridge {
         objects: &[Arc<AgentSummary>],
         principal: &Principal,
         uid: InstanceUid,
-        speaker: Option<&Principal>,
+        Here { speaker, former }: Here<'_>,
         now: Now,
     ) -> Verdict {
         let is_valid = self.credentials.is_valid(principal, now.wall);
@@ -115,7 +124,8 @@ impl Bridge {
             objects,
             live: speaker,
             own_certificate: self.own_certificate(objects, principal, uid, speaker, now),
-            former: lock(&self.renamings).former(uid),
+            former,
+            owner: &self.settings.owner,
             own_namespace: &self.settings.own_namespace,
             catalog: &self.catalog.load(),
             now: now.wall,
@@ -284,7 +294,8 @@ impl Bridge {
             return false;
         }
         let now = super::now();
-        let Verdict::Renamed(conflict) = self.weigh_against(&[read], &principal, uid, None, now) else { return false };
+        let here = entry.here_but_for_who_speaks();
+        let Verdict::Renamed(conflict) = self.weigh_against(&[read], &principal, uid, here, now) else { return false };
         if let Some(who) = entry.who() {
             audit::record(Outcome::Renamed, who, entry.fleet_name(), conflict.word());
         }
@@ -321,7 +332,7 @@ impl Bridge {
         let uid = entry.session.uid();
         let Some(principal) = entry.principal().cloned() else { return };
         if principal.identity.issued_to().is_some_and(|owner| owner != uid)
-            && matches!(self.weigh(&principal, uid, None, now), Verdict::Renamed(Conflict::IssuedTo(_)))
+            && matches!(self.weigh(&principal, uid, entry.here(), now), Verdict::Renamed(Conflict::IssuedTo(_)))
         {
             self.expel(entry, Expulsion::NoGateway, now);
         }

@@ -54,6 +54,8 @@ pub(super) struct Entry {
     assigned: Assigned,
     terms: Terms,
     peer: Option<Peer>,
+    /// Under which uid it spoke before, if it was given this one here.
+    former: Option<InstanceUid>,
     /// What the watch shows of it; while there are two objects, the one that will stay.
     object: Option<Arc<AgentSummary>>,
     /// The namespaces in which a person has approved of it; hardly ever more than one.
@@ -121,6 +123,7 @@ impl Entry {
             assigned: Assigned::default(),
             terms: Terms::remembering(object.as_deref().map_or(CertificateRequests::NotServed, served_before)),
             peer: None,
+            former: None,
             object,
             approved_in: approved_in(objects),
             kept_out: None,
@@ -339,7 +342,7 @@ impl Entry {
 }
 
 /// Who wrote the status of an object.
-fn author_of(object: &AgentSummary, owner: &Owner) -> Author {
+pub(super) fn author_of(object: &AgentSummary, owner: &Owner) -> Author {
     let is_ours = object.connection.as_ref().is_some_and(|connection| {
         *connection.replica == *owner.replica && *connection.incarnation == *owner.incarnation
     });

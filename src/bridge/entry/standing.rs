@@ -8,6 +8,7 @@ use super::{
     super::{
         admission::KeptOut,
         audit::{FleetName, Who},
+        gate::Here,
         wish::Author,
     },
     Acquaintance, Entry, Peer, author_of,
@@ -19,7 +20,10 @@ use crate::{
     },
     api::agent::Access,
     catalog::{Catalog, FleetEntry},
-    opamp::identity::{Identity, Principal, Proof},
+    opamp::{
+        InstanceUid,
+        identity::{Identity, Principal, Proof},
+    },
     server::Connection,
     status::render::Owner,
 };
@@ -68,6 +72,22 @@ impl Entry {
     /// Who speaks for the agent, or has done so last and may not be written yet. `None`: its object tells.
     pub(in crate::bridge) fn speaker(&self) -> Option<&Arc<Principal>> {
         self.peer.as_ref().filter(|_| self.has_spoken() && self.claim.is_ours()).map(|peer| &peer.principal)
+    }
+
+    /// What is known of the agent here and not by its objects.
+    pub(in crate::bridge) fn here(&self) -> Here<'_> {
+        Here { speaker: self.speaker().map(AsRef::as_ref), former: self.former }
+    }
+
+    /// The same of an agent about which somebody else has written: whoever speaks here has no say in that.
+    pub(in crate::bridge) fn here_but_for_who_speaks(&self) -> Here<'_> {
+        Here { speaker: None, former: self.former }
+    }
+
+    /// Notes under which uid it spoke before, if that is known: for as long as the session lasts, the certificate of
+    /// that uid speaks for it (CSR-11).
+    pub(in crate::bridge) fn note_former(&mut self, former: Option<InstanceUid>) {
+        self.former = former.or(self.former);
     }
 
     /// Who was seen to speak for the agent.

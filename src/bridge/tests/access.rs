@@ -137,6 +137,31 @@ async fn a_certificate_of_a_gateway_carries_many_until_it_is_none_any_more() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_gateway_that_is_none_any_more_does_not_return_with_its_agents() {
+    let owner = InstanceUid::generate();
+    let gateway = issued_to(owner, 1, next_year());
+    let mut listing = edge();
+    listing.enrollment.gateways = vec![Gateway { identity: gateway.identity.to_string() }];
+    let replica = Replica::alone(vec![listing]);
+    let (socket, mut by_socket, mut by_poll) = (replica.open_by(&gateway), Agent::new(), Agent::new());
+    assert!(by_socket.join(&socket).is_some());
+    assert_eq!(new_uid(&replica.poll_by(&gateway, &by_poll.report())), None);
+    replica.settled().await;
+    replica.publish(vec![edge()]);
+    pass(MOMENT).await;
+    socket.close();
+    let again = replica.open_by(&gateway);
+    assert_eq!(new_uid(&again.say(&by_socket.report())), Some(owner), "at once, before anything of it is written");
+    assert_eq!(new_uid(&replica.poll_by(&gateway, &by_poll.heartbeat())), Some(owner));
+    replica.settled().await;
+    assert_eq!(new_uid(&again.say(&by_socket.heartbeat())), Some(owner));
+    assert_eq!(new_uid(&replica.poll_by(&gateway, &by_poll.heartbeat())), Some(owner));
+    for agent in [&by_socket, &by_poll] {
+        assert_eq!(replica.condition(agent.uid, ConditionType::Connected), "False, ConnectionClosed");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_comes_by_a_credential_that_was_taken_away_is_closed_whatever_the_transport() {
     let replica = Replica::alone(vec![edge()]);
     let (socket, mut agent) = (replica.open_by(&token()), Agent::new());
