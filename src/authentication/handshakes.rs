@@ -1,6 +1,6 @@
 //! Which client certificates pass the handshake of TLS. Who shows one that passes is asked for again with each request.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, net::SocketAddr, sync::Arc};
 
 use jiff::Timestamp;
 use rustls::DistinguishedName;
@@ -18,10 +18,9 @@ impl fmt::Debug for Authenticator {
     }
 }
 
-impl ClientCertificates for Authenticator {
-    /// A certificate that has ended or was replaced passes: its holder may show a token beside it, and enrol anew. Without one it is
-    /// refused by the answer to its request.
-    fn verify(
+impl Authenticator {
+    /// Whether a certificate passes that a client shows in a handshake.
+    fn look_at(
         &self,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
@@ -47,10 +46,40 @@ impl ClientCertificates for Authenticator {
             }
         }
     }
+}
+
+impl ClientCertificates for Authenticator {
+    /// A certificate that has ended or was replaced passes: its holder may show a token beside it, and enrol anew. Without one it is
+    /// refused by the answer to its request.
+    fn verify(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        remote: SocketAddr,
+        now: UnixTime,
+    ) -> Result<(), CertificateFault> {
+        self.look_at(end_entity, intermediates, now)
+            .inspect_err(|fault| self.refused_in_handshake(written_down(*fault), remote))
+    }
 
     /// None are named: the list would tell everybody which CAs the fleets of all tenants trust, and a client that goes by
     /// it would not show a certificate of an issuer that is not in it.
     fn authorities(&self) -> Arc<[DistinguishedName]> {
         Arc::clone(&self.no_hints)
+    }
+}
+
+/// As the audit line has it. The alert says more, of what is in the certificate itself.
+fn written_down(fault: CertificateFault) -> Fault {
+    match fault {
+        CertificateFault::Revoked => Fault::RevokedCertificate,
+        CertificateFault::Expired => Fault::Expired,
+        CertificateFault::UnknownAuthority
+        | CertificateFault::NotYetValid
+        | CertificateFault::WrongPurpose
+        | CertificateFault::UnsupportedSignature
+        | CertificateFault::Unreadable
+        | CertificateFault::Unacceptable
+        | CertificateFault::Denied => Fault::UntrustedCertificate,
     }
 }
