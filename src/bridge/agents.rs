@@ -179,7 +179,7 @@ impl Bridge {
 
     /// Whoever may speak for the agent says something.
     fn converse(&self, entry: &mut Entry, connection: &Arc<Connection>, mut inbound: Inbound, now: Now) -> Answer {
-        let (catalog, channel, claim) = (self.catalog.load(), channel_of(connection), entry.claim.number());
+        let (catalog, channel) = (self.catalog.load(), channel_of(connection));
         Self::want_text(entry, now);
         scrub(&mut inbound.message, &entry.quotable(&catalog), || self.keys_of(inbound.uid));
         let mut receipt = entry.session.receive(inbound, channel, now);
@@ -190,9 +190,6 @@ impl Bridge {
         }
         if entry.has_spoken() {
             self.look(entry, &catalog, now);
-        }
-        if entry.claim.number() != claim {
-            self.note_begin(entry);
         }
         let request = self.consider(entry, &mut receipt, now);
         let offer = if receipt.takes_offer() { entry.offer() } else { Offer::default() };

@@ -50,6 +50,7 @@ pub use metrics::Metrics;
 pub use settings::{Application, RequestDesk};
 
 use self::{
+    audit::{FleetName, Who},
     connections::Connections,
     entry::Entry,
     pending::PendingRoom,
@@ -62,6 +63,7 @@ use self::{
 };
 use crate::{
     agents::index::AgentIndex,
+    authentication::audit::{Journal, Outcome},
     catalog::{Catalog, CatalogHandle},
     credentials::{certificates::Certificates, trust::Trust},
     effective_configs::Store,
@@ -136,6 +138,8 @@ pub struct Bridge {
     kept_requests: Arc<Semaphore>,
     pending: Mutex<PendingRoom>,
     quiet: Mutex<Quiet>,
+    /// Of what is decided so often that not each is written down.
+    journal: Journal,
     metrics: Metrics,
 }
 
@@ -149,6 +153,7 @@ impl Bridge {
             renamings: Mutex::new(Renamings::new(settings.max_sessions)),
             pending: Mutex::new(PendingRoom::new(settings.max_pending)),
             quiet: Mutex::default(),
+            journal: Journal::default(),
             credentials,
             certificates,
             trust,
@@ -224,6 +229,7 @@ impl Bridge {
         if let Some(connection) = release {
             self.connections.release(connection, uid);
         }
+        self.tell_of_renamings(uid, &reidentified, asking);
         self.note_renamings(uid, reidentified, now);
         if let Some(suspicion) = suspicion {
             self.warn_of(entry, suspicion, now);
@@ -256,6 +262,7 @@ impl Bridge {
         self.touch(entry, news.urgency);
         self.settle(entry, now);
         self.find_room(entry, now);
+        self.note_decision(entry);
         self.timers.set(entry.session.uid(), entry.deadline(), &mut entry.timer);
     }
 
@@ -276,6 +283,22 @@ impl Bridge {
             Demand::Offer => {
                 entry.session.reoffer();
                 self.wake(entry);
+            }
+        }
+    }
+
+    /// Writes down who has to use another uid: whoever wished for one, and those that turned out to be others.
+    fn tell_of_renamings(&self, uid: InstanceUid, given: &[(Channel, InstanceUid)], asking: Option<&Arc<Connection>>) {
+        for (channel, _) in given {
+            let asking = asking.filter(|connection| channel_of(connection) == *channel);
+            let reason = if asking.is_some() { "Requested" } else { "Duplicate" };
+            let connection = match channel {
+                Channel::WebSocket(connection) => asking.cloned().or_else(|| self.connections.find(*connection)),
+                // Who it was that polled, and is not there now, nobody knows.
+                Channel::Http => asking.cloned(),
+            };
+            if let Some(connection) = connection {
+                audit::record(Outcome::Renamed, Who::behind(&connection, uid), FleetName::default(), reason);
             }
         }
     }

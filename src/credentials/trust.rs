@@ -20,7 +20,7 @@ use super::{
 };
 use crate::kubernetes::{WatchClient, watch_config};
 
-/// The ConfigMaps that are followed.
+/// The names of the two objects that are followed.
 const OBJECTS: [&str; 2] = [AUTHORITY_NAME, REVOCATIONS_NAME];
 
 /// What was known at one moment.

@@ -1,6 +1,7 @@
 //! One agent at this replica: its session, who speaks for it, which fleet takes it, and whose its status is.
 
 mod connecting;
+mod decision;
 mod standing;
 mod view;
 
@@ -12,8 +13,11 @@ use std::{
 
 use jiff::Timestamp;
 
-pub(super) use self::standing::Waiting;
-use self::standing::approved_in;
+use self::{decision::Noted, standing::approved_in};
+pub(super) use self::{
+    decision::{Decision, Novelty},
+    standing::Waiting,
+};
 use super::{
     admission::{self, KeptOut},
     assigned::{Assigned, News},
@@ -55,7 +59,7 @@ pub(super) struct Entry {
     terms: Terms,
     peer: Option<Peer>,
     /// Under which uid it spoke before, if it was given this one here.
-    former: Option<InstanceUid>,
+    former: Option<Box<InstanceUid>>,
     /// What the watch shows of it; while there are two objects, the one that will stay.
     object: Option<Arc<AgentSummary>>,
     /// The namespaces in which a person has approved of it; hardly ever more than one.
@@ -68,6 +72,7 @@ pub(super) struct Entry {
     recalled: Recalled,
     wish: Wish,
     warned: Option<Instant>,
+    noted: Option<Noted>,
 }
 
 /// An offer by its hashes.
@@ -132,6 +137,7 @@ impl Entry {
             recalled: Recalled::NotYet,
             wish,
             warned: None,
+            noted: None,
         }
     }
 

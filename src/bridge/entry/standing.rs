@@ -76,18 +76,20 @@ impl Entry {
 
     /// What is known of the agent here and not by its objects.
     pub(in crate::bridge) fn here(&self) -> Here<'_> {
-        Here { speaker: self.speaker().map(AsRef::as_ref), former: self.former }
+        Here { speaker: self.speaker().map(AsRef::as_ref), former: self.former.as_deref().copied() }
     }
 
     /// The same of an agent about which somebody else has written: whoever speaks here has no say in that.
     pub(in crate::bridge) fn here_but_for_who_speaks(&self) -> Here<'_> {
-        Here { speaker: None, former: self.former }
+        Here { speaker: None, former: self.former.as_deref().copied() }
     }
 
     /// Notes under which uid it spoke before, if that is known: for as long as the session lasts, the certificate of
     /// that uid speaks for it (CSR-11).
     pub(in crate::bridge) fn note_former(&mut self, former: Option<InstanceUid>) {
-        self.former = former.or(self.former);
+        if let Some(former) = former.filter(|former| self.former.as_deref() != Some(former)) {
+            self.former = Some(Box::new(former));
+        }
     }
 
     /// Who was seen to speak for the agent.

@@ -6,13 +6,14 @@ use bytes::Bytes;
 use futures::{StreamExt as _, stream::FuturesUnordered};
 
 use super::{
-    super::{Bridge, entry::Entry, now},
-    Application, KeptRequest, Ripe, Wanted,
+    super::{Bridge, audit, entry::Entry, now},
+    Answered, Application, KeptRequest, Ripe, Wanted,
     applications::Place,
 };
 use crate::{
     agents::summary::Acceptance,
     api::enrollment::CertificateIssuer,
+    authentication::audit::Outcome,
     catalog::{FleetEntry, scrub::Scrubber},
     credentials::{
         renewal::Validity,
@@ -54,6 +55,7 @@ impl Bridge {
             Finding::Unknown => None,
             Finding::Bad(why) => {
                 self.metrics.requests_refused.inc();
+                self.tell_of_request(entry, Outcome::Refused, now);
                 receipt.refuse_certificate(&why);
                 None
             }
@@ -160,9 +162,24 @@ impl Bridge {
 
     fn refuse_request(&self, entry: &mut Entry, why: &str, now: Now) {
         self.metrics.requests_refused.inc();
+        self.tell_of_request(entry, Outcome::Refused, now);
         let effects = entry.session.refuse_certificate(why);
         // Without an asking connection everything is delivered to where it belongs.
         let _ = self.carry_out(entry, effects, None, now);
+    }
+
+    /// Writes down what was decided about a request. An agent may repeat a bad one as fast as it can.
+    fn tell_of_request(&self, entry: &Entry, outcome: Outcome, now: Now) {
+        const REASON: &str = "CertificateRequest";
+        let Some(who) = entry.who() else { return };
+        match outcome {
+            Outcome::Refused => {
+                self.journal.refused(&audit::access(outcome, who, entry.fleet_name(), REASON), now.instant);
+            }
+            Outcome::Granted | Outcome::Ended | Outcome::Renamed | Outcome::Held => {
+                audit::record(outcome, who, entry.fleet_name(), REASON);
+            }
+        }
     }
 
     /// What an agent may quote of the keys that the operator has made for it.
@@ -180,8 +197,10 @@ impl Bridge {
             }
             let now = now();
             self.look_and_push(entry, now);
-            if let Some(why) = entry.terms_mut().refusal(&self.certificates.of(&uid)) {
-                self.refuse_request(entry, &why, now);
+            match entry.terms_mut().answered(&self.certificates.of(&uid)) {
+                Some(Answered::Issued) => self.tell_of_request(entry, Outcome::Granted, now),
+                Some(Answered::Refused(why)) => self.refuse_request(entry, &why, now),
+                None => {}
             }
         });
     }

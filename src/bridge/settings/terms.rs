@@ -133,6 +133,15 @@ pub(in crate::bridge) enum Ripe {
     Never,
 }
 
+/// What has become of a request that was handed on.
+#[derive(Debug)]
+pub(in crate::bridge) enum Answered {
+    /// There is a certificate.
+    Issued,
+    /// There is none, because of this.
+    Refused(String),
+}
+
 #[derive(Debug)]
 struct Basis {
     connection: Connection,
@@ -304,8 +313,8 @@ impl Terms {
         self.0.get_or_insert_default().awaited = Some(key);
     }
 
-    /// Why the request that was handed on is refused, if it is: told once.
-    pub(in crate::bridge) fn refusal(&mut self, certificates: &[Arc<AgentCertificate>]) -> Option<String> {
+    /// What has become of the request that was handed on, once it is answered: told once.
+    pub(in crate::bridge) fn answered(&mut self, certificates: &[Arc<AgentCertificate>]) -> Option<Answered> {
         let known = self.0.as_mut()?;
         let key = known.awaited?;
         let asked = certificates.iter().find(|certificate| certificate.is_for(&key))?;
@@ -313,7 +322,7 @@ impl Terms {
             return None;
         }
         known.awaited = None;
-        asked.refused.as_ref().map(|refused| refused.why.clone())
+        Some(asked.refused.as_ref().map_or(Answered::Issued, |refused| Answered::Refused(refused.why.clone())))
     }
 }
 

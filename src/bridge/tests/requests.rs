@@ -42,7 +42,7 @@ fn issuing_by_hand() -> FleetEntry {
 }
 
 /// A message that asks for a certificate.
-fn asking(message: AgentToServer, request: impl Into<Bytes>) -> AgentToServer {
+pub(super) fn asking(message: AgentToServer, request: impl Into<Bytes>) -> AgentToServer {
     let certificate_request = Some(CertificateRequest { csr: request.into() });
     let opamp = Some(OpAmpConnectionSettingsRequest { certificate_request });
     AgentToServer { connection_settings_request: Some(ConnectionSettingsRequest { opamp }), ..message }
