@@ -3,7 +3,7 @@
 //! One task feeds the index; everybody else reads, and never waits for the API server.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, PoisonError, RwLock},
 };
 
@@ -49,8 +49,9 @@ struct Shared {
 struct Known {
     mirror: Mirror<Arc<AgentCertificate>>,
     of_agents: BTreeMap<InstanceUid, Vec<ObjectKey>>,
-    /// By the digest of the certificate.
-    holders: HashMap<[u8; 32], ObjectKey>,
+    /// By the digest of the certificate, the oldest first: whoever may write Secrets anywhere could copy one there, and say
+    /// whose it is.
+    holders: BTreeSet<([u8; 32], Timestamp, ObjectKey)>,
     /// Nearly all agents have the same.
     ca: Arc<str>,
 }
@@ -62,7 +63,7 @@ impl Certificates {
         let known = Known {
             mirror: Mirror::new(scope.parts()),
             of_agents: BTreeMap::new(),
-            holders: HashMap::new(),
+            holders: BTreeSet::new(),
             ca: "".into(),
         };
         Self {
@@ -205,25 +206,27 @@ impl Certificates {
     /// [`super::trust::Trust::changed`] or [`Self::changed`] tells of a change.
     #[must_use]
     pub fn still_counts(&self, trust: &TrustSnapshot, principal: &Principal) -> bool {
-        let (Some(agent), Proof::Certificate { issuer, serial }) = (principal.identity.issued_to(), &principal.proof)
+        let (Identity::Certificate { namespace, uid, .. }, Proof::Certificate { issuer, serial }) =
+            (&principal.identity, &principal.proof)
         else {
             return true;
         };
         let (issuer, Some(serial)) = (KeyId(*issuer), Serial::from_der(serial)) else { return false };
         let is_it = |held: &Held| held.issuer == issuer && held.serial == serial;
         let is_others = |it: &Arc<AgentCertificate>| {
-            it.given.as_ref().is_some_and(|given| given.signer == Signer::Other) && it.held().any(is_it)
+            let is_there = it.key.namespace == *namespace;
+            is_there && it.given.as_ref().is_some_and(|given| given.signer == Signer::Other) && it.held().any(is_it)
         };
-        !trust.is_revoked(&issuer, &serial) && (trust.trusts(&issuer) || self.of(&agent).iter().any(is_others))
+        !trust.is_revoked(&issuer, &serial) && (trust.trusts(&issuer) || self.of(uid).iter().any(is_others))
     }
 
     /// Whether the agent has connected with a later certificate: then the Secrets hold this one no more, and one that lasts
     /// longer (CON-10). One that a replica has not heard of yet lasts longer than those that it knows.
     fn is_superseded(&self, found: &ClientCertificate) -> bool {
-        let Some(agent) = found.identity.issued_to() else { return false };
-        let known = self.of(&agent);
+        let Identity::Certificate { namespace, uid, .. } = &found.identity else { return false };
+        let known = self.of(uid);
         let mut lasts_longest = true;
-        for held in known.iter().flat_map(|it| it.held()) {
+        for held in known.iter().filter(|it| it.key.namespace == *namespace).flat_map(|it| it.held()) {
             if held.issuer == found.issuer && held.serial == found.serial {
                 return false;
             }
@@ -236,7 +239,7 @@ impl Certificates {
     #[must_use]
     pub fn holder_of(&self, certificate: &CertificateDer<'_>) -> Option<(Arc<AgentCertificate>, Held)> {
         let digest: [u8; 32] = Sha256::digest(certificate).into();
-        let found = self.read(|known| known.mirror.get(known.holders.get(&digest)?).cloned())?;
+        let found = self.read(|known| known.holder(digest))?;
         let held = found.held().find(|held| held.digest == digest)?.clone();
         Some((found, held))
     }
@@ -258,6 +261,12 @@ impl Known {
     fn of(&self, agent: &InstanceUid) -> Vec<Arc<AgentCertificate>> {
         let keys = self.of_agents.get(agent).into_iter().flatten();
         keys.filter_map(|key| self.mirror.get(key).cloned()).collect()
+    }
+
+    fn holder(&self, digest: [u8; 32]) -> Option<Arc<AgentCertificate>> {
+        let first = (digest, Timestamp::MIN, ObjectKey::new("", ""));
+        let (found, _, key) = self.holders.range(first..).next()?;
+        self.mirror.get(key).filter(|_| *found == digest).cloned()
     }
 
     fn take(&mut self, part: &Part, event: Event<Secret>) -> Vec<InstanceUid> {
@@ -286,13 +295,13 @@ impl Known {
             }
         }
         for held in former.held() {
-            self.holders.remove(&held.digest);
+            self.holders.remove(&(held.digest, former.created_at, key.clone()));
         }
     }
 
     fn remember(&mut self, known: &AgentCertificate) {
         self.of_agents.entry(known.agent).or_default().push(known.key.clone());
-        self.holders.extend(known.held().map(|held| (held.digest, known.key.clone())));
+        self.holders.extend(known.held().map(|held| (held.digest, known.created_at, known.key.clone())));
     }
 }
 
