@@ -141,7 +141,7 @@ impl Requests {
         let secret = holder.request(request);
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &holder.namespace);
         let name = secret.metadata.name.clone().unwrap_or_default();
-        self.check_crowd(holder, &name, now)?;
+        check_crowd(&self.certificates.of(&holder.agent), &holder.namespace, &name, now)?;
         let key = ObjectKey::new(&holder.namespace, &name);
         // A renewal is one write: what the watch has shown is asked about first, and proves to be current by its version.
         let mut shown = self.certificates.get(&key);
@@ -178,19 +178,19 @@ impl Requests {
         Ok(found.map_or(Stored::GoneAgain, Stored::Found))
     }
 
-    /// An agent that makes a key after the other would fill the API server, and take the turn of others.
-    fn check_crowd(&self, holder: &Holder, name: &str, now: Timestamp) -> Result<(), AskError> {
-        let known = self.certificates.of(&holder.agent);
-        let is_recent = |it: &&Arc<AgentCertificate>| now < later(it.created_at, CROWDED_FOR);
-        let recent = known.iter().filter(is_recent).count();
-        if recent < MOST_KEYS || known.iter().any(|it| it.key.name == name) { Ok(()) } else { Err(AskError::Crowd) }
-    }
-
     fn noted(&self, secret: Secret) -> Asked {
         let part: Part = None;
         self.certificates.take(&part, Event::Apply(secret));
         Asked::Waits
     }
+}
+
+/// An agent that makes a key after the other would fill the API server, and take the turn of others. What other people
+/// have written in another namespace is not its own.
+fn check_crowd(known: &[Arc<AgentCertificate>], namespace: &str, name: &str, now: Timestamp) -> Result<(), AskError> {
+    let here = || known.iter().filter(|it| it.key.namespace == namespace);
+    let recent = here().filter(|it| now < later(it.created_at, CROWDED_FOR)).count();
+    if recent < MOST_KEYS || here().any(|it| it.key.name == name) { Ok(()) } else { Err(AskError::Crowd) }
 }
 
 #[cfg(test)]
@@ -243,5 +243,28 @@ mod tests {
         }
         let renewal = read(&given).ask_again("edge");
         assert_eq!(renewal["metadata"]["annotations"]["opamp.dev/renew"], issued.serial.to_string());
+    }
+
+    #[test]
+    fn an_agent_has_so_many_keys_a_minute_and_those_of_other_namespaces_are_not_its_own() {
+        let made = |number: usize, namespace: &str| {
+            let mut secret = holder(1).request(&request(1));
+            secret.metadata.namespace = Some(namespace.into());
+            let at = at(i64::try_from(number).unwrap());
+            secret.metadata.creation_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at));
+            Arc::new(AgentCertificate::read(&secret).unwrap())
+        };
+        let crowd: Vec<_> = (0..4).map(|number| made(number, "telemetry")).collect();
+        let theirs: Vec<_> = (0..4).map(|number| made(number, "bank")).collect();
+        let one_of_them = crowd[0].key.name.clone();
+        for (case, known, name, seconds, expected) in [
+            ("three", &crowd[1..], "new", 5, Ok(())),
+            ("four", &crowd, "new", 5, Err(AskError::Crowd)),
+            ("four, and one of them again", &crowd, &one_of_them, 5, Ok(())),
+            ("a minute later", &crowd, "new", 60, Ok(())),
+            ("four that others have made", &theirs, "new", 5, Ok(())),
+        ] {
+            assert_eq!(check_crowd(known, "telemetry", name, at(seconds)), expected, "{case}");
+        }
     }
 }
