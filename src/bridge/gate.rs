@@ -420,15 +420,17 @@ impl Bridge {
         })
         .await;
         self.for_all(|uid| {
-            self.sessions.with(uid, |entry| {
-                let now = super::now();
-                let is_gone = |principal: &Arc<Principal>| !self.credentials.is_valid(principal, now.wall);
-                if entry.session.liveness().channel().is_some() && entry.principal().is_some_and(is_gone) {
-                    self.expel(entry, Expulsion::CredentialGone, now);
-                }
-            });
+            self.sessions.with(uid, |entry| self.check_credential(entry, super::now()));
         })
         .await;
+    }
+
+    /// Puts the agent out if the credential of whoever speaks for it does not count any more.
+    pub(super) fn check_credential(&self, entry: &mut Entry, now: Now) {
+        let is_gone = |principal: &Arc<Principal>| !self.credentials.is_valid(principal, now.wall);
+        if entry.session.liveness().channel().is_some() && entry.principal().is_some_and(is_gone) {
+            self.expel(entry, Expulsion::CredentialGone, now);
+        }
     }
 
     /// Writes down what was decided about whoever speaks for the agent, if it is another decision than the last.

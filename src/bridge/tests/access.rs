@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use kube::runtime::watcher::Event;
 use serde_json::json;
 
 use super::{
     bench::{Agent, MOMENT, OWN, Replica, Socket, fleet, namespace_of, new_uid, offered, pass, settled},
     credentials::{decide, edge, issued_to, next_year, principal, token, unavailable},
+    office::{Leader, holder},
 };
 use crate::{
     api::{
@@ -182,6 +184,23 @@ async fn who_comes_by_a_credential_that_was_taken_away_is_closed_whatever_the_tr
     }
     let late = replica.open_by(&token());
     assert_eq!(late.tell(&Agent::new().report()), [], "it was opened before, and had not spoken");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_certificate_that_ends_with_its_secret_ends_its_session_at_once() {
+    let replica = Replica::alone(vec![edge()]);
+    let (mut agent, leader) = (Agent::new(), Leader::new());
+    let certificate = issued_to(agent.uid, 1, next_year());
+    let socket = replica.open_by(&certificate);
+    agent.join(&socket);
+    let (secret, _) = leader.make(&holder(agent.uid));
+    replica.show_secret(secret.clone());
+    pass(MOMENT).await;
+    assert!(!socket.is_closed());
+    replica.credentials.lose(&certificate.identity);
+    replica.certificates.take(&None, Event::Delete(secret));
+    pass(MOMENT).await;
+    assert_eq!(socket.closes_for(), Some(CloseReason::Revoked));
 }
 
 #[tokio::test(start_paused = true)]
