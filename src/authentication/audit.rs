@@ -90,15 +90,15 @@ struct Told {
     last: Access,
 }
 
-/// Writes lines of refusals: one in ten seconds for each address and reason, with how many it stands for, so that
-/// guessing fills no disk and drowns nothing.
+/// Writes lines of what peers may bring about as fast as they can, such as refusals: one in ten seconds for each address
+/// and reason, with how many it stands for, so that guessing fills no disk and drowns nothing.
 #[derive(Debug, Default)]
 pub struct Journal {
     told: Mutex<HashMap<Kind, Told>>,
 }
 
 impl Journal {
-    /// Somebody was refused.
+    /// Somebody was refused, or has brought about something else again.
     pub fn refused(&self, access: &Access, now: Instant) {
         if let Some(count) = self.take(access, now) {
             write(access, count);

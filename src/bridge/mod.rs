@@ -63,7 +63,10 @@ use self::{
 };
 use crate::{
     agents::index::AgentIndex,
-    authentication::audit::{Journal, Outcome},
+    authentication::{
+        self,
+        audit::{Journal, Outcome},
+    },
     catalog::{Catalog, CatalogHandle},
     credentials::{certificates::Certificates, trust::Trust},
     effective_configs::Store,
@@ -229,7 +232,7 @@ impl Bridge {
         if let Some(connection) = release {
             self.connections.release(connection, uid);
         }
-        self.tell_of_renamings(uid, &reidentified, asking);
+        self.tell_of_renamings(uid, &reidentified, asking, now);
         self.note_renamings(uid, reidentified, now);
         if let Some(suspicion) = suspicion {
             self.warn_of(entry, suspicion, now);
@@ -288,17 +291,29 @@ impl Bridge {
     }
 
     /// Writes down who has to use another uid: whoever wished for one, and those that turned out to be others.
-    fn tell_of_renamings(&self, uid: InstanceUid, given: &[(Channel, InstanceUid)], asking: Option<&Arc<Connection>>) {
+    fn tell_of_renamings(
+        &self,
+        uid: InstanceUid,
+        given: &[(Channel, InstanceUid)],
+        asking: Option<&Arc<Connection>>,
+        now: Now,
+    ) {
+        let access = |connection: &Connection, reason| {
+            audit::access(Outcome::Renamed, Who::behind(connection, uid), FleetName::default(), reason)
+        };
         for (channel, _) in given {
-            let asking = asking.filter(|connection| channel_of(connection) == *channel);
-            let reason = if asking.is_some() { "Requested" } else { "Duplicate" };
+            if let Some(connection) = asking.filter(|connection| channel_of(connection) == *channel) {
+                // An agent may wish for one after the other, as fast as it can.
+                self.journal.refused(&access(connection, "Requested"), now.instant);
+                continue;
+            }
             let connection = match channel {
-                Channel::WebSocket(connection) => asking.cloned().or_else(|| self.connections.find(*connection)),
+                Channel::WebSocket(connection) => self.connections.find(*connection),
                 // Who it was that polled, and is not there now, nobody knows.
-                Channel::Http => asking.cloned(),
+                Channel::Http => None,
             };
             if let Some(connection) = connection {
-                audit::record(Outcome::Renamed, Who::behind(&connection, uid), FleetName::default(), reason);
+                authentication::audit::record(&access(&connection, "Duplicate"));
             }
         }
     }
