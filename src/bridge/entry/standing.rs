@@ -194,8 +194,10 @@ impl Entry {
     /// Whether no fleet takes the agent's identity any more although the one that took it last is there: people have
     /// changed whom it admits. Of a fleet that is gone nothing is concluded (it may have been replaced).
     pub(in crate::bridge) fn is_shut_out(&self, catalog: &Catalog) -> bool {
-        let last = self.object.as_deref().and_then(|object| Some((&object.namespace, object.fleet_label.as_deref()?)));
-        let is_there = last.is_none_or(|(namespace, name)| catalog.fleet(namespace, name).is_some());
+        let Some(object) = self.object.as_deref() else { return self.assigned.is_not_admitted() };
+        // The label is for everybody to change who may write the object, and the status is not.
+        let mut last = object.fleet.iter().chain(&object.fleet_label).peekable();
+        let is_there = last.peek().is_none() || last.any(|name| catalog.fleet(&object.namespace, name).is_some());
         self.assigned.is_not_admitted() && is_there
     }
 }

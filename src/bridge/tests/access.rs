@@ -240,6 +240,10 @@ async fn a_fleet_that_admits_an_identity_no_longer_ends_its_sessions_and_one_tha
     replica.publish(vec![edge()]);
     replica.settled().await;
     assert_eq!(offered(&socket.say(&agent.report_of(&hash, RemoteConfigStatuses::Applied))), None);
+    let label = json!({"metadata": {"labels": {"opamp.dev/fleet": "gone"}}});
+    replica.server.modify("telemetry", &agent.uid.to_string(), &label);
+    replica.show();
+    pass(MOMENT).await;
     let mut closed = edge();
     closed.enrollment.methods = Some(vec![EnrollmentMethod::ServiceAccount]);
     replica.publish(vec![closed]);
