@@ -27,6 +27,9 @@ use crate::{
 const CA_KEY: &str = "ca.crt";
 /// Certificates between that of the client and that of the CA. More are not needed, and each costs time.
 const LONGEST_WAY: usize = 8;
+/// Keys of one name among them: one, and another one while a CA goes over to that. With many each order of them would be
+/// a way to be tried, by anybody, before it is known who that is: eight make twenty-eight thousand.
+const KEYS_OF_A_NAME: usize = 2;
 
 /// Why a Secret vouches for nobody.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
@@ -182,20 +185,23 @@ struct Shown<'a> {
 }
 
 impl<'a> Shown<'a> {
-    /// Of the certificates of one name those count that have the key of the first, such as the same CA has that several
-    /// others have signed. With many keys of one name each order of them would be a way to be tried, by anybody, before
-    /// it is known who that is: eight make twenty-eight thousand.
+    /// Reads as much as one honest client sends.
     fn read(certificate: &'a CertificateDer<'a>, sent: &'a [CertificateDer<'a>]) -> Option<Self> {
         let certificate = EndEntityCert::try_from(certificate).ok()?;
         let mut issuers = BTreeSet::from([certificate.issuer().into()]);
-        let (mut way, mut keys) = (Vec::new(), BTreeMap::<Box<[u8]>, _>::new());
+        let (mut way, mut keys) = (Vec::new(), BTreeMap::<Box<[u8]>, Vec<_>>::new());
         for der in sent.iter().take(LONGEST_WAY) {
             let Ok(between) = EndEntityCert::try_from(der) else { continue };
-            let key = between.subject_public_key_info();
-            if *keys.entry(between.subject().into()).or_insert_with(|| key.clone()) == key {
-                issuers.insert(between.issuer().into());
-                way.push(der.clone());
+            let (key, of_the_name) =
+                (between.subject_public_key_info(), keys.entry(between.subject().into()).or_default());
+            if !of_the_name.contains(&key) {
+                if of_the_name.len() == KEYS_OF_A_NAME {
+                    continue;
+                }
+                of_the_name.push(key);
             }
+            issuers.insert(between.issuer().into());
+            way.push(der.clone());
         }
         Some(Self { certificate, way, issuers })
     }
@@ -263,7 +269,7 @@ mod tests {
             ("none", vec![], 0),
             ("one after the other", vec![way(&root, "a", 0), way(&root, "b", 1), way(&root, "c", 2)], 3),
             ("one that two have signed", vec![way(&root, "a", 0), way(&other, "a", 0)], 2),
-            ("one name and many keys", (0..8).map(|key| way(&maze, "maze", key)).collect(), 1),
+            ("one name and many keys", (0..8).map(|key| way(&maze, "maze", key)).collect(), 2),
             ("no certificates", vec![vec![0x30, 0].into(); 8], 0),
             ("more than are needed", (0..60).map(|_| way(&root, "a", 0)).collect(), LONGEST_WAY),
         ] {
