@@ -6,26 +6,21 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::{Arc, PoisonError, RwLock},
-    time::{Duration, Instant},
 };
 
 use futures::{StreamExt as _, stream};
-use kube::{Api, core::ApiResource, runtime::watcher::Event};
+use kube::{Api, Resource as _, core::ApiResource, runtime::watcher::Event};
 use tokio::sync::{broadcast, watch};
 
-use super::summary::{AgentSummary, Interner, ObservedAgent, summarise};
+use super::summary::{AgentSummary, Interner, ObservedAgent, named_uid, summarise};
 use crate::{
-    api::agent::{Access, Agent},
+    api::agent::Agent,
     kubernetes::{Scope, WatchClient, watch_config},
     opamp::InstanceUid,
 };
 
 /// How many changes a slow listener may be behind. Whoever falls further behind is told so, and reads everything.
 const CHANGES_KEPT: usize = 1024;
-
-/// How long an agent counts as revoked whose object is deleted: by then its certificates are in the list, also if another
-/// leader had to be found before.
-const REVOKED_FOR: Duration = Duration::from_secs(60);
 
 /// A change of one Agent object.
 #[derive(Clone, Debug)]
@@ -101,7 +96,7 @@ impl AgentIndex {
     fn take(&self, part: usize, event: Event<ObservedAgent>) {
         let (changes, synced) = {
             let mut known = self.shared.known.write().unwrap_or_else(PoisonError::into_inner);
-            (known.take(part, event, clock()), known.is_synced())
+            (known.take(part, event), known.is_synced())
         };
         self.shared.synced.send_if_modified(|was| std::mem::replace(was, synced) != synced);
         if changes.is_empty() {
@@ -128,20 +123,6 @@ impl AgentIndex {
     #[must_use]
     pub fn all(&self) -> Vec<Arc<AgentSummary>> {
         self.read(|known| known.agents.values().map(Arc::clone).collect())
-    }
-
-    /// The objects of this agent that were revoked when they were deleted, a moment ago.
-    #[must_use]
-    pub fn lately_revoked(&self, uid: &InstanceUid) -> Vec<Arc<AgentSummary>> {
-        let now = clock();
-        self.read(|known| known.lately_revoked(now).filter(|object| object.uid == *uid).map(Arc::clone).collect())
-    }
-
-    /// Those of all agents.
-    #[must_use]
-    pub fn all_lately_revoked(&self) -> Vec<Arc<AgentSummary>> {
-        let now = clock();
-        self.read(|known| known.lately_revoked(now).map(Arc::clone).collect())
     }
 
     /// How many objects there are in all.
@@ -182,19 +163,12 @@ impl AgentIndex {
     }
 }
 
-/// The clock of the runtime, which tests move by hand.
-fn clock() -> Instant {
-    tokio::time::Instant::now().into_std()
-}
-
 type Key = (InstanceUid, Arc<str>);
 
 /// The core of the index: events in, changes out.
 struct Known {
     agents: BTreeMap<Key, Arc<AgentSummary>>,
     counts: HashMap<Arc<str>, Counts>,
-    /// Objects that were revoked when they were deleted, and until when that counts.
-    revoked: Vec<(Instant, Arc<AgentSummary>)>,
     parts: Vec<Part>,
     interner: Interner,
     first: Arc<str>,
@@ -220,7 +194,7 @@ impl Known {
                 namespaces.iter().map(|namespace| part(Some(interner.share(namespace)))).collect()
             }
         };
-        Self { agents: BTreeMap::new(), counts: HashMap::new(), revoked: Vec::new(), parts, interner, first: "".into() }
+        Self { agents: BTreeMap::new(), counts: HashMap::new(), parts, interner, first: "".into() }
     }
 
     fn is_synced(&self) -> bool {
@@ -235,11 +209,7 @@ impl Known {
             .collect()
     }
 
-    fn lately_revoked(&self, now: Instant) -> impl Iterator<Item = &Arc<AgentSummary>> {
-        self.revoked.iter().filter(move |(until, _)| now < *until).map(|(_, object)| object)
-    }
-
-    fn take(&mut self, part: usize, event: Event<ObservedAgent>, now: Instant) -> Vec<Change> {
+    fn take(&mut self, part: usize, event: Event<ObservedAgent>) -> Vec<Change> {
         match event {
             // It may come again before `InitDone`: the listing starts over.
             Event::Init => {
@@ -256,24 +226,20 @@ impl Known {
                 }
                 self.put(summary).into_iter().collect()
             }
-            Event::InitDone => self.listed(part, now),
+            Event::InitDone => self.listed(part),
             Event::Apply(agent) => {
                 summarise(agent, &mut self.interner).and_then(|summary| self.put(summary)).into_iter().collect()
             }
             Event::Delete(agent) => {
-                let Some(last) = summarise(agent, &mut self.interner) else { return Vec::new() };
-                let key = (last.uid, Arc::clone(&last.namespace));
-                if self.agents.contains_key(&key) {
-                    // What it said last may be news.
-                    let _ = self.put(last);
-                }
-                self.remove(&key, now).into_iter().collect()
+                let Some(uid) = named_uid(agent.meta()) else { return Vec::new() };
+                let namespace = self.interner.share(agent.metadata.namespace.as_deref().unwrap_or_default());
+                self.remove(&(uid, namespace)).into_iter().collect()
             }
         }
     }
 
     /// What was not listed any more was deleted while the watch was broken: there is no other sign of that.
-    fn listed(&mut self, part: usize, now: Instant) -> Vec<Change> {
+    fn listed(&mut self, part: usize) -> Vec<Change> {
         let Some(part) = self.parts.get_mut(part) else { return Vec::new() };
         part.synced = true;
         let Some(seen) = part.listing.take() else { return Vec::new() };
@@ -285,7 +251,7 @@ impl Known {
             .filter(|key| !seen.contains(*key))
             .cloned()
             .collect();
-        let changes = vanished.iter().filter_map(|key| self.remove(key, now)).collect();
+        let changes = vanished.iter().filter_map(|key| self.remove(key)).collect();
         self.interner.sweep();
         changes
     }
@@ -307,13 +273,9 @@ impl Known {
         Some(Change { uid: after.uid, before, after: Some(after) })
     }
 
-    fn remove(&mut self, key: &Key, now: Instant) -> Option<Change> {
+    fn remove(&mut self, key: &Key) -> Option<Change> {
         let before = self.agents.remove(key)?;
         self.uncount(&before);
-        if before.access == Some(Access::Revoked) {
-            self.revoked.retain(|(until, _)| now < *until);
-            self.revoked.push((now + REVOKED_FOR, Arc::clone(&before)));
-        }
         Some(Change { uid: before.uid, before: Some(before), after: None })
     }
 
@@ -375,15 +337,15 @@ pub(crate) mod tests {
     fn what_is_not_listed_any_more_is_gone() {
         let mut known = in_all_namespaces();
         for name in [UID, OTHER] {
-            known.take(0, Event::Apply(observed(name, "telemetry", &json!({}))), clock());
+            known.take(0, Event::Apply(observed(name, "telemetry", &json!({}))));
         }
-        known.take(0, Event::Init, clock());
-        known.take(0, Event::InitApply(observed(OTHER, "telemetry", &json!({}))), clock());
-        known.take(0, Event::Init, clock());
-        known.take(0, Event::InitApply(observed(UID, "telemetry", &json!({}))), clock());
+        known.take(0, Event::Init);
+        known.take(0, Event::InitApply(observed(OTHER, "telemetry", &json!({}))));
+        known.take(0, Event::Init);
+        known.take(0, Event::InitApply(observed(UID, "telemetry", &json!({}))));
         assert_eq!(known.agents.len(), 2, "nothing is gone before the list is complete");
         assert!(!known.is_synced());
-        let changes = known.take(0, Event::InitDone, clock());
+        let changes = known.take(0, Event::InitDone);
         assert!(known.is_synced());
         assert_eq!(changes.len(), 1);
         assert_eq!(changes[0].before.as_ref().map(|before| before.uid), Some(uid(OTHER)));
@@ -395,45 +357,22 @@ pub(crate) mod tests {
     fn a_listing_speaks_for_its_own_namespace_only() {
         let scope = Scope::new(["telemetry".to_owned()], "opamp-system");
         let mut known = Known::new(&scope);
-        known.take(0, Event::Apply(observed(UID, "opamp-system", &json!({}))), clock());
-        known.take(1, Event::Apply(observed(UID, "telemetry", &json!({}))), clock());
+        known.take(0, Event::Apply(observed(UID, "opamp-system", &json!({}))));
+        known.take(1, Event::Apply(observed(UID, "telemetry", &json!({}))));
         assert_eq!(known.of(uid(UID)).len(), 2, "one agent with an object in each");
-        known.take(1, Event::Init, clock());
-        known.take(1, Event::InitDone, clock());
+        known.take(1, Event::Init);
+        known.take(1, Event::InitDone);
         assert!(!known.is_synced(), "the other namespace has not been listed");
         let left: Vec<_> = known.of(uid(UID)).iter().map(|summary| summary.namespace.to_string()).collect();
         assert_eq!(left, ["opamp-system"]);
     }
 
     #[test]
-    fn whoever_is_revoked_and_deleted_counts_as_revoked_for_a_minute() {
-        let (mut known, start) = (in_all_namespaces(), clock());
-        let with = |version: &str, access: &str| {
-            let agent = at(version, observed(UID, "telemetry", &json!({})));
-            let spec = serde_json::from_value(json!({"access": access})).expect("a spec");
-            ObservedAgent { spec, ..agent }
-        };
-        let count = |known: &Known, seconds| known.lately_revoked(start + Duration::from_secs(seconds)).count();
-        for (case, last, expected) in [("denied", "Denied", 0), ("revoked, and the watch shows no more", "Revoked", 1)]
-        {
-            known.take(0, Event::Apply(with("18", "Approved")), start);
-            let changes = known.take(0, Event::Delete(with("19", last)), start);
-            assert_eq!((changes.len(), count(&known, 59), count(&known, 60)), (1, expected, 0), "{case}");
-        }
-        known.take(0, Event::Apply(with("20", "Revoked")), start);
-        known.take(0, Event::Init, start);
-        known.take(0, Event::InitDone, start + Duration::from_secs(70));
-        assert_eq!((count(&known, 129), count(&known, 130)), (1, 0), "a new list does not show it");
-        assert!(known.of(uid(UID)).is_empty());
-    }
-
-    #[test]
     fn the_same_object_again_is_no_change() {
         let mut known = in_all_namespaces();
-        assert_eq!(known.take(0, Event::Apply(observed(UID, "telemetry", &json!({}))), clock()).len(), 1);
-        assert_eq!(known.take(0, Event::Apply(observed(UID, "telemetry", &json!({}))), clock()).len(), 0);
-        let changes =
-            known.take(0, Event::Apply(at("18", observed(UID, "telemetry", &json!({"fleet": "edge"})))), clock());
+        assert_eq!(known.take(0, Event::Apply(observed(UID, "telemetry", &json!({})))).len(), 1);
+        assert_eq!(known.take(0, Event::Apply(observed(UID, "telemetry", &json!({})))).len(), 0);
+        let changes = known.take(0, Event::Apply(at("18", observed(UID, "telemetry", &json!({"fleet": "edge"})))));
         let change = &changes[0];
         assert_eq!(change.before.as_ref().and_then(|before| before.fleet.clone()), None);
         assert_eq!(change.after.as_ref().and_then(|after| after.fleet.as_deref()), Some("edge"));
@@ -444,12 +383,12 @@ pub(crate) mod tests {
         let mut known = in_all_namespaces();
         let mut stray = observed(UID, "opamp-system", &json!({}));
         stray.metadata.labels = None;
-        known.take(0, Event::Apply(stray.clone()), clock());
+        known.take(0, Event::Apply(stray.clone()));
         assert_eq!(known.counts.get("opamp-system"), Some(&Counts { agents: 1, never_matched: 1, pending: 0 }));
-        known.take(0, Event::Apply(at("18", observed(UID, "opamp-system", &json!({})))), clock());
+        known.take(0, Event::Apply(at("18", observed(UID, "opamp-system", &json!({})))));
         assert_eq!(known.counts.get("opamp-system"), Some(&Counts { agents: 1, ..Counts::default() }));
-        known.take(0, Event::Delete(stray.clone()), clock());
-        known.take(0, Event::Delete(stray), clock());
+        known.take(0, Event::Delete(stray.clone()));
+        known.take(0, Event::Delete(stray));
         assert_eq!(known.counts.get("opamp-system"), None);
     }
 

@@ -124,7 +124,6 @@ impl Bridge {
         let credential = if is_valid { Credential::Valid } else { Credential::Gone };
         let known = Known {
             objects,
-            lately_revoked: &self.index.lately_revoked(&uid),
             live: speaker,
             own_certificate: self.own_certificate(objects, principal, uid, speaker, now),
             former,
@@ -336,10 +335,9 @@ impl Bridge {
     /// Puts the agent out if what the watch shows of it says so. Otherwise notes that it may come back.
     pub(super) fn keep_out(&self, entry: &mut Entry, now: Now) {
         let Some(principal) = entry.principal().cloned() else { return };
-        let uid = entry.session.uid();
-        let (objects, lately_revoked) = (self.index.get(&uid), self.index.lately_revoked(&uid));
-        let (objects, own) = (objects.iter().chain(&lately_revoked), &self.settings.own_namespace);
-        let kept_out = kept_out(Claimant::present(&principal), objects, own, &self.catalog.load());
+        let objects = self.index.get(&entry.session.uid());
+        let own = &self.settings.own_namespace;
+        let kept_out = kept_out(Claimant::present(&principal), &objects, own, &self.catalog.load());
         if entry.keep_out(kept_out) {
             self.touch(entry, Some(Urgency::Configuration));
         }

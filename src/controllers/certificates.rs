@@ -46,7 +46,6 @@ async fn keep_calling(context: &Context, sender: watch::Sender<Option<Arc<Roll>>
         let now = Timestamp::now();
         let shown = Shown {
             agents: &context.agents.all(),
-            lately_revoked: &context.agents.all_lately_revoked(),
             catalog: &context.catalog.load(),
             certificates: &context.certificates,
             operator_namespace: &context.namespace,

@@ -43,8 +43,6 @@ pub(super) enum Credential {
 pub(super) struct Known<'a> {
     /// Its objects, of all namespaces.
     pub(super) objects: &'a [Arc<AgentSummary>],
-    /// Those that were revoked when they were deleted, a moment ago: its certificates may not be in the list yet.
-    pub(super) lately_revoked: &'a [Arc<AgentSummary>],
     /// Who speaks for it at this replica, or was the last to do so and is not written yet.
     pub(super) live: Option<&'a Principal>,
     /// Whether the agent's own certificate, as its object or whoever is live shows it, still counts: its CA may have been
@@ -136,8 +134,7 @@ pub(super) fn decide(applicant: Applicant<'_>, known: Known<'_>) -> Verdict {
         return Verdict::CredentialGone;
     }
     let who = Claimant::present(applicant.principal);
-    let objects = known.objects.iter().chain(known.lately_revoked);
-    if let Some(kept_out) = kept_out(who, objects, known.own_namespace, known.catalog) {
+    if let Some(kept_out) = kept_out(who, known.objects, known.own_namespace, known.catalog) {
         return Verdict::KeptOut(kept_out);
     }
     if let Err(conflict) = may_speak(applicant, known) {
@@ -148,9 +145,9 @@ pub(super) fn decide(applicant: Applicant<'_>, known: Known<'_>) -> Verdict {
 
 /// Whether a person keeps the agent out: in the operator's namespace, where the agent is or was, or where whoever speaks
 /// for it may join. An object elsewhere is the word of people who have no say in this agent.
-pub(super) fn kept_out<'a>(
+pub(super) fn kept_out(
     who: Claimant<'_>,
-    objects: impl Iterator<Item = &'a Arc<AgentSummary>>,
+    objects: &[Arc<AgentSummary>],
     own_namespace: &str,
     catalog: &Catalog,
 ) -> Option<KeptOut> {
@@ -162,7 +159,7 @@ pub(super) fn kept_out<'a>(
         Some(Access::Revoked) => Some(KeptOut::Revoked),
         Some(Access::Approved) | None => None,
     };
-    objects.filter(|object| counts(object)).filter_map(|object| decision(object)).max()
+    objects.iter().filter(|object| counts(object)).filter_map(|object| decision(object)).max()
 }
 
 /// Whether a member of this fleet may take part, or waits for a person. What people of another namespace have approved

@@ -114,7 +114,6 @@ fn verdict_beside(
         Applicant { uid: uid(VICTIM), principal: &principal, credential: Credential::Valid },
         Known {
             objects: &objects,
-            lately_revoked: &[],
             live,
             own_certificate: Credential::Valid,
             former,
@@ -277,7 +276,6 @@ fn a_certificate_that_counts_no_more_gives_its_agent_free_as_one_that_has_ended(
         let (objects, catalog, principal) = (summaries(&[in_use()]), catalog(), principal(identity));
         let known = Known {
             objects: &objects,
-            lately_revoked: &[],
             live: None,
             own_certificate,
             former: None,
@@ -437,7 +435,6 @@ fn a_credential_that_was_taken_away_is_the_first_to_count() {
     let applicant = Applicant { uid: uid(VICTIM), principal: &principal, credential: Credential::Gone };
     let known = Known {
         objects: &objects,
-        lately_revoked: &[],
         live: None,
         own_certificate: Credential::Valid,
         former: None,

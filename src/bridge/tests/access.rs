@@ -60,29 +60,6 @@ async fn a_revoked_agent_is_put_out_at_once_and_kept_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_is_revoked_and_deleted_at_once_does_not_slip_back() {
-    let replica = Replica::alone(vec![edge()]);
-    let mut agent = Agent::new();
-    let certificate = issued_to(agent.uid, 1, next_year());
-    let socket = replica.open_by(&certificate);
-    agent.join(&socket);
-    replica.settled().await;
-    decide(&replica, agent.uid, "Revoked");
-    replica.server.delete("telemetry", &agent.uid.to_string());
-    replica.show();
-    pass(Duration::from_millis(10)).await;
-    assert_eq!(socket.closes_for(), Some(CloseReason::Revoked));
-    socket.close();
-    let again = replica.open_by(&certificate);
-    assert!(unavailable(&again.say(&agent.report())).is_some(), "its certificate is not in the list yet");
-    assert!(unavailable(&replica.poll_by(&certificate, &agent.heartbeat())).is_some());
-    replica.settled().await;
-    assert!(replica.server.list().is_empty(), "it is not made anew");
-    pass(Duration::from_secs(60)).await;
-    assert_eq!(unavailable(&replica.open_by(&token()).say(&agent.report())), None, "whoever deletes it forgets it");
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_agent_that_polls_and_is_denied_counts_as_gone_at_once() {
     let replica = Replica::alone(vec![edge()]);
     let mut agent = Agent::new();

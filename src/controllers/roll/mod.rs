@@ -26,8 +26,6 @@ const OWN_REQUEST: Duration = Duration::from_secs(30);
 pub struct Shown<'a> {
     /// All Agents.
     pub agents: &'a [Arc<AgentSummary>],
-    /// Those that were revoked when they were deleted, a moment ago.
-    pub lately_revoked: &'a [Arc<AgentSummary>],
     /// All fleets.
     pub catalog: &'a Catalog,
     /// All certificates and requests.
@@ -57,11 +55,6 @@ pub fn call(shown: Shown<'_>, now: Timestamp) -> Called {
         let (key_wish, changes_at) = key_wish(shown, agent, now);
         called.until = [called.until, changes_at].into_iter().flatten().min();
         called.roll.members.insert(Roll::place(&agent.namespace, &agent.uid), member(agent, key_wish));
-    }
-    for agent in shown.lately_revoked {
-        // Whoever revokes an agent and deletes it at once is faster than the finalizer.
-        let gone = Member { finalizer: Finalizer::TooLate, ..member(agent, KeyWish::Own) };
-        called.roll.members.entry(Roll::place(&agent.namespace, &agent.uid)).or_insert(gone);
     }
     called
 }

@@ -77,30 +77,9 @@ fn called(agent: AgentSummary, fleet: FleetEntry, secrets: Vec<Secret>, now: Tim
     let certificates = Certificates::new(&Scope::All);
     secrets.into_iter().for_each(|secret| certificates.take(&None, Event::Apply(secret)));
     let agents = [Arc::new(agent)];
-    call(shown(&agents, &[], &catalog, &certificates), now)
-}
-
-fn shown<'a>(
-    agents: &'a [Arc<AgentSummary>],
-    lately_revoked: &'a [Arc<AgentSummary>],
-    catalog: &'a Catalog,
-    certificates: &'a Certificates,
-) -> Shown<'a> {
-    Shown { agents, lately_revoked, catalog, certificates, operator_namespace: "opamp-system" }
-}
-
-#[test]
-fn an_agent_that_was_revoked_and_deleted_at_once_is_revoked_all_the_same() {
-    let (catalog, certificates) = (Catalog::default(), Certificates::new(&Scope::All));
-    let of = |access| Arc::new(AgentSummary { access: Some(access), ..agent(|_| ()) });
-    let (revoked, approved) = (of(Access::Revoked), of(Access::Approved));
-    for (case, agents, expected) in
-        [("it is gone", vec![], Standing::Revoked), ("somebody has made it anew", vec![approved], Standing::Admitted)]
-    {
-        let roll = call(shown(&agents, &[Arc::clone(&revoked)], &catalog, &certificates), noon(0)).roll;
-        assert_eq!(roll.member("telemetry", &uid()).map(|member| member.standing), Some(expected), "{case}");
-        assert_eq!(roll.is_revoked("telemetry", &uid()), expected == Standing::Revoked, "{case}");
-    }
+    let shown =
+        Shown { agents: &agents, catalog: &catalog, certificates: &certificates, operator_namespace: "opamp-system" };
+    call(shown, now)
 }
 
 /// The only member, of an agent that came long ago.
