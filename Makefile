@@ -27,7 +27,7 @@ demo: ## Show it: control plane, operator, twenty agents (ONCE=1: exit after the
 
 # Cheap checks first: what fails early costs little.
 .PHONY: test
-test: tools fmt clippy generated unit doc agents integration e2e ## Everything: format, lints, generated files, all tests
+test: tools fmt clippy generated unit doc agents integration e2e cluster-wide ## Everything: format, lints, generated files, all tests
 
 .PHONY: fmt
 fmt: ## Check the format
@@ -74,6 +74,13 @@ integration: controlplane ## Tests against a real API server (OPAMP_TEST_KUBECON
 e2e: controlplane $(E2E_OPERATOR) ## Real agents against the whole; about half an hour (TEST=name: only these; ROLES=cluster-wide: with those)
 	clients=$$(tests/e2e/clients.sh) && eval "$$clients" && \
 	  OPAMP_TEST_ROLES='$(ROLES)' OPAMP_OPERATOR_BIN='$(abspath $(E2E_OPERATOR))' cargo test --locked --test e2e -- --nocapture $(TEST)
+
+# Among them they use every right that the operator has.
+CLUSTER_WIDE := $(addsuffix ::,effective_configs enrollment issuers remote_configs replicas revocations rotation secrets service_accounts)
+
+.PHONY: cluster-wide
+cluster-wide: ## Some of these once more, with the roles of an operator that serves all namespaces
+	@$(MAKE) e2e ROLES=cluster-wide TEST='$(CLUSTER_WIDE)'
 
 # Always asked for: cargo knows best whether there is anything to do.
 .PHONY: $(E2E_OPERATOR)

@@ -5,14 +5,18 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
 };
 
 use futures::{StreamExt as _, stream};
+use jiff::Timestamp;
 use kube::{Api, Resource as _, core::ApiResource, runtime::watcher::Event};
 use tokio::sync::{broadcast, watch};
 
-use super::summary::{AgentSummary, Interner, ObservedAgent, named_uid, summarise};
+use super::{
+    departures::{Departure, Departures},
+    summary::{AgentSummary, Interner, ObservedAgent, named_uid, summarise},
+};
 use crate::{
     api::agent::Agent,
     kubernetes::{Scope, WatchClient, watch_config},
@@ -55,6 +59,7 @@ struct Shared {
     changes: broadcast::Sender<Change>,
     generation: watch::Sender<u64>,
     synced: watch::Sender<bool>,
+    departures: Mutex<Departures>,
 }
 
 impl AgentIndex {
@@ -67,6 +72,7 @@ impl AgentIndex {
                 changes: broadcast::Sender::new(CHANGES_KEPT),
                 generation: watch::Sender::new(0),
                 synced: watch::Sender::new(false),
+                departures: Mutex::default(),
             }),
         }
     }
@@ -102,6 +108,7 @@ impl AgentIndex {
         if changes.is_empty() {
             return;
         }
+        self.locked_departures().follow(&changes, Timestamp::now());
         self.shared.generation.send_modify(|generation| *generation += 1);
         for change in changes {
             // An error means that nobody listens.
@@ -123,6 +130,16 @@ impl AgentIndex {
     #[must_use]
     pub fn all(&self) -> Vec<Arc<AgentSummary>> {
         self.read(|known| known.agents.values().map(Arc::clone).collect())
+    }
+
+    /// Agents that were revoked when their objects vanished, not long ago.
+    #[must_use]
+    pub fn departures(&self) -> Vec<Departure> {
+        self.locked_departures().remembered(Timestamp::now())
+    }
+
+    fn locked_departures(&self) -> MutexGuard<'_, Departures> {
+        self.shared.departures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many objects there are in all.
@@ -390,6 +407,17 @@ pub(crate) mod tests {
         known.take(0, Event::Delete(stray.clone()));
         known.take(0, Event::Delete(stray));
         assert_eq!(known.counts.get("opamp-system"), None);
+    }
+
+    #[test]
+    fn who_vanishes_revoked_is_remembered() {
+        let mut agent = serde_json::to_value(observed(UID, "telemetry", &json!({}))).expect("JSON");
+        agent["spec"] = json!({"access": "Revoked"});
+        let index = AgentIndex::holding([agent]);
+        assert_eq!(index.departures(), []);
+        index.relist([]);
+        let departed: Vec<_> = index.departures().into_iter().map(|it| (it.namespace, it.uid)).collect();
+        assert_eq!(departed, [("telemetry".into(), uid(UID))]);
     }
 
     #[tokio::test]

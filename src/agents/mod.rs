@@ -4,6 +4,7 @@
 //! thousand whole objects would be most of the operator's memory. [`written`] is how values of the protocol are put into
 //! a status and read back.
 
+pub mod departures;
 pub mod index;
 pub mod orphans;
 pub mod retention;

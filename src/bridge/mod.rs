@@ -68,7 +68,7 @@ use crate::{
         audit::{Journal, Outcome},
     },
     catalog::{Catalog, CatalogHandle},
-    credentials::{certificates::Certificates, trust::Trust},
+    credentials::{audit::Journal as CertificateJournal, certificates::Certificates, trust::Trust},
     effective_configs::Store,
     opamp::{
         InstanceUid,
@@ -136,6 +136,8 @@ pub struct Bridge {
     trust: Trust,
     requests: Arc<dyn RequestDesk>,
     applications: Applications,
+    /// What is written down of requests that are refused here.
+    refusals: CertificateJournal,
     shared_offers: SharedOffers,
     /// A place for each request that has to wait for a person's approval.
     kept_requests: Arc<Semaphore>,
@@ -162,6 +164,7 @@ impl Bridge {
             trust,
             requests,
             applications: Applications::default(),
+            refusals: CertificateJournal::default(),
             shared_offers: SharedOffers::default(),
             kept_requests: Arc::new(Semaphore::new(MAX_KEPT_REQUESTS)),
             settings,

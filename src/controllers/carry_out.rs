@@ -152,7 +152,13 @@ async fn restate(context: &Context, agent: &AgentSummary, gone: &BTreeSet<Holder
     let api: Api<Agent> = Api::namespaced(context.client.clone(), &agent.namespace);
     let found = within(api.get(&agent.uid.to_string())).await?;
     let former = found.status.clone().unwrap_or_default();
-    let away = Away { uid: agent.uid, namespace: &agent.namespace, access: found.spec.access, former: &former };
+    let away = Away {
+        uid: agent.uid,
+        namespace: &agent.namespace,
+        generation: found.metadata.generation.unwrap_or_default(),
+        access: found.spec.access,
+        former: &former,
+    };
     let Some(status) = restated(away, gone, &context.catalog.load(), Timestamp::now()) else {
         return Ok(());
     };
@@ -185,13 +191,16 @@ async fn relabel(context: &Context, api: &Api<Agent>, mut found: Agent, fleet: O
 struct Away<'a> {
     uid: InstanceUid,
     namespace: &'a str,
+    generation: i64,
     access: Option<Access>,
     former: &'a AgentStatus,
 }
 
 /// What the leader says of an agent; `None` while somebody else speaks for it.
 fn restated(away: Away<'_>, gone: &BTreeSet<Holder>, catalog: &Catalog, now: Timestamp) -> Option<AgentStatus> {
-    let status = unowned(away.former, gone, now)?;
+    // What follows is said of the spec as it was read.
+    let former = AgentStatus { observed_generation: away.generation, ..away.former.clone() };
+    let status = unowned(&former, gone, now)?;
     match away.access {
         Some(Access::Denied) => return Some(orphans::kept_out(&status, KeptOut::Denied, now)),
         Some(Access::Revoked) => return Some(orphans::kept_out(&status, KeptOut::Revoked, now)),
@@ -309,7 +318,8 @@ mod tests {
     }
 
     fn away(former: &AgentStatus) -> Away<'_> {
-        Away { uid: InstanceUid::generate(), namespace: "telemetry", access: None, former }
+        let generation = former.observed_generation;
+        Away { uid: InstanceUid::generate(), namespace: "telemetry", generation, access: None, former }
     }
 
     #[test]
@@ -341,6 +351,19 @@ mod tests {
             let shown = [ConditionType::Accepted, ConditionType::Matched, ConditionType::ConfigApplied]
                 .map(|kind| reason(&former, kind).unwrap_or_default());
             assert_eq!(shown, [accepted, matched, applied], "{case}");
+        }
+    }
+
+    #[test]
+    fn what_the_leader_says_is_said_of_the_spec_that_it_has_read() {
+        let gone = BTreeSet::from([Holder::parse("replica-0_1111111111").expect("a holder")]);
+        for connected in ["True", "False"] {
+            let mut former = status(connected, Some("edge"));
+            former.observed_generation = 1;
+            let revoked = Away { generation: 2, access: Some(Access::Revoked), ..away(&former) };
+            let after = restated(revoked, &gone, &catalog(&[]), NOW).expect("a status");
+            let accepted = find(&after.conditions, ConditionType::Accepted).expect("a condition");
+            assert_eq!((after.observed_generation, accepted.observed_generation), (2, Some(2)), "{connected}");
         }
     }
 

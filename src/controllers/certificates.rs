@@ -23,7 +23,8 @@ const ROUND: Duration = Duration::from_secs(60);
 /// Who gives them out.
 pub(super) fn registrar(context: &Context) -> Registrar {
     let (client, metrics) = (context.client.clone(), context.certificate_metrics.clone());
-    Registrar::new(client, context.certificates.clone(), context.registrar.clone(), metrics)
+    let (certificates, trust) = (context.certificates.clone(), context.trust.clone());
+    Registrar::new(client, certificates, trust, context.registrar.clone(), metrics)
 }
 
 /// Gives out certificates until the future is dropped.
@@ -48,6 +49,7 @@ async fn keep_calling(context: &Context, sender: watch::Sender<Option<Arc<Roll>>
             agents: &context.agents.all(),
             catalog: &context.catalog.load(),
             certificates: &context.certificates,
+            departures: &context.agents.departures(),
             operator_namespace: &context.namespace,
         };
         let Called { roll, until } = call(shown, now);

@@ -36,7 +36,7 @@ pub use self::metrics::Metrics;
 use crate::{
     agents::index::AgentIndex,
     catalog::{CatalogHandle, Policy},
-    credentials::{self, certificates::Certificates, registrar::RegistrarSettings},
+    credentials::{self, certificates::Certificates, registrar::RegistrarSettings, trust::Trust},
     effective_configs,
     events::Publisher,
     kubernetes::{ObjectKey, Scope, WatchClient},
@@ -68,6 +68,8 @@ pub struct Context {
     pub budget: Arc<Mutex<Budget>>,
     /// The certificates of agents.
     pub certificates: Certificates,
+    /// Whom this replica believes.
+    pub trust: Trust,
     /// The Secrets with CAs for clients that vouch for nobody, each with the reason.
     pub unusable_cas: watch::Receiver<BTreeMap<ObjectKey, String>>,
     /// How certificates are made.

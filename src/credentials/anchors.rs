@@ -61,6 +61,8 @@ pub struct ClientCertificate {
     pub issuer: KeyId,
     /// Its number.
     pub serial: Serial,
+    /// It counts from then.
+    pub not_before: Timestamp,
     /// It counts until then.
     pub not_after: Timestamp,
 }
@@ -126,7 +128,8 @@ impl Anchors {
         if name.cluster != cluster {
             return Err(ChainError::AnotherCluster);
         }
-        Ok(ClientCertificate { identity: name.identity(), issuer, serial: facts.serial, not_after: facts.not_after })
+        let CertificateFacts { serial, not_before, not_after, .. } = facts;
+        Ok(ClientCertificate { identity: name.identity(), issuer, serial, not_before, not_after })
     }
 
     fn issuer(&self, certificate: &CertificateDer<'_>, now: Timestamp) -> Result<KeyId, ChainError> {
@@ -199,6 +202,7 @@ mod tests {
             identity: name(1).identity(),
             issuer: authority.facts().key,
             serial: issued.serial,
+            not_before: at(-300),
             not_after: issued.not_after,
         };
         assert_eq!(found, expected);

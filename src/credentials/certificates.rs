@@ -3,7 +3,7 @@
 //! One task feeds the index; everybody else reads, and never waits for the API server.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, HashMap},
     sync::{Arc, PoisonError, RwLock},
 };
 
@@ -49,9 +49,8 @@ struct Shared {
 struct Known {
     mirror: Mirror<Arc<AgentCertificate>>,
     of_agents: BTreeMap<InstanceUid, Vec<ObjectKey>>,
-    /// By the digest of the certificate, the oldest first: whoever may write Secrets anywhere could copy one there, and say
-    /// whose it is.
-    holders: BTreeSet<([u8; 32], Timestamp, ObjectKey)>,
+    /// By the digest of the certificate. Several have the same only if somebody has copied it.
+    holders: HashMap<[u8; 32], Vec<ObjectKey>>,
     /// Nearly all agents have the same.
     ca: Arc<str>,
 }
@@ -63,7 +62,7 @@ impl Certificates {
         let known = Known {
             mirror: Mirror::new(scope.parts()),
             of_agents: BTreeMap::new(),
-            holders: BTreeSet::new(),
+            holders: HashMap::new(),
             ca: "".into(),
         };
         Self {
@@ -94,12 +93,21 @@ impl Certificates {
         }
     }
 
-    /// Follows an event of the watch over `part`. Also for what this replica has written itself: it need not wait until
-    /// the watch shows it.
+    /// Follows an event of the watch over `part`.
     pub fn take(&self, part: &Part, event: Event<Secret>) {
+        self.follow(|known| known.take(part, event));
+    }
+
+    /// Follows what the API server has answered to this replica: it need not wait until the watch shows the same. That may
+    /// have shown what came after it, such as the answer to a request, and would not show that again.
+    pub fn note(&self, secret: Secret) {
+        self.follow(|known| known.note(secret));
+    }
+
+    fn follow(&self, change: impl FnOnce(&mut Known) -> Vec<InstanceUid>) {
         let (agents, synced) = {
             let mut known = self.shared.known.write().unwrap_or_else(PoisonError::into_inner);
-            (known.take(part, event), known.mirror.is_complete())
+            (change(&mut known), known.mirror.is_complete())
         };
         self.shared.synced.send_if_modified(|was| std::mem::replace(was, synced) != synced);
         if agents.is_empty() {
@@ -134,6 +142,12 @@ impl Certificates {
         self.read(|known| known.of(agent))
     }
 
+    /// Those of the agent's fleets of one namespace. Whoever may write Secrets of another has no say about these.
+    #[must_use]
+    pub fn within(&self, namespace: &str, agent: &InstanceUid) -> Vec<Arc<AgentCertificate>> {
+        self.of(agent).into_iter().filter(|it| it.key.namespace == namespace).collect()
+    }
+
     /// All of them, by namespace and name.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<AgentCertificate>> {
@@ -147,7 +161,7 @@ impl Certificates {
     }
 
     /// What the agent is to be offered as a member of this fleet: of its certificates that count now the one whose key
-    /// it has made itself, and of several the one that lasts longest. It keeps what is offered until that has been
+    /// it has made itself, and of several the one that was made last. It keeps what is offered until that has been
     /// renewed, so that the same is offered again and again.
     #[must_use]
     pub fn offered(
@@ -158,11 +172,11 @@ impl Certificates {
         trust: &TrustSnapshot,
         now: Timestamp,
     ) -> Option<(Arc<AgentCertificate>, Arc<Given>)> {
-        let certificates = self.of(agent).into_iter();
+        let certificates = self.within(namespace, agent).into_iter();
         certificates
-            .filter(|it| it.key.namespace == namespace && it.fleet == fleet)
+            .filter(|it| it.fleet == fleet)
             .filter_map(|it| it.counting(|issuer| trust.trusts(issuer), now).cloned().map(|given| (it, given)))
-            .max_by_key(|(it, given)| (it.origin, given.certificate.not_after, it.key.name.clone()))
+            .max_by(|(one, _), (other, _)| one.rank().cmp(&other.rank()))
     }
 
     /// Who holds this certificate, which its holder has proved to own in a handshake. One of our CAs must have signed it;
@@ -198,7 +212,7 @@ impl Certificates {
             fleet: found.fleet.clone(),
             uid: found.agent,
         };
-        Ok(ClientCertificate { identity: name, issuer, serial, not_after })
+        Ok(ClientCertificate { identity: name, issuer, serial, not_before, not_after })
     }
 
     /// Whether what somebody was admitted by still counts, if that was an issued certificate: it was not taken back, and
@@ -214,32 +228,36 @@ impl Certificates {
         let (issuer, Some(serial)) = (KeyId(*issuer), Serial::from_der(serial)) else { return false };
         let is_it = |held: &Held| held.issuer == issuer && held.serial == serial;
         let is_others = |it: &Arc<AgentCertificate>| {
-            let is_there = it.key.namespace == *namespace;
-            is_there && it.given.as_ref().is_some_and(|given| given.signer == Signer::Other) && it.held().any(is_it)
+            it.given.as_ref().is_some_and(|given| given.signer == Signer::Other) && it.held().any(is_it)
         };
-        !trust.is_revoked(&issuer, &serial) && (trust.trusts(&issuer) || self.of(uid).iter().any(is_others))
+        !trust.is_revoked(&issuer, &serial)
+            && (trust.trusts(&issuer) || self.within(namespace, uid).iter().any(is_others))
     }
 
-    /// Whether the agent has connected with a later certificate: then the Secrets hold this one no more, and one that lasts
-    /// longer (CON-10). One that a replica has not heard of yet lasts longer than those that it knows.
+    /// Whether the agent has connected with a later certificate: then the Secrets hold this one no more, and one that was
+    /// made after it (CON-10). One that a replica has not heard of yet was made after those that it knows.
     fn is_superseded(&self, found: &ClientCertificate) -> bool {
         let Identity::Certificate { namespace, uid, .. } = &found.identity else { return false };
-        let known = self.of(uid);
-        let mut lasts_longest = true;
-        for held in known.iter().filter(|it| it.key.namespace == *namespace).flat_map(|it| it.held()) {
+        let known = self.within(namespace, uid);
+        let mut is_latest = true;
+        for held in known.iter().flat_map(|it| it.held()) {
             if held.issuer == found.issuer && held.serial == found.serial {
                 return false;
             }
-            lasts_longest &= held.not_after <= found.not_after;
+            is_latest &= held.not_before <= found.not_before;
         }
-        !lasts_longest
+        !is_latest
     }
 
-    /// The Secret that this very certificate is in, and what identifies it.
+    /// The Secret that this very certificate is in, and what identifies it. Certificates are no secrets, and whoever copies
+    /// one into another namespace must not draw its holder there: the Secret counts that was there first.
     #[must_use]
     pub fn holder_of(&self, certificate: &CertificateDer<'_>) -> Option<(Arc<AgentCertificate>, Held)> {
         let digest: [u8; 32] = Sha256::digest(certificate).into();
-        let found = self.read(|known| known.holder(digest))?;
+        let found = self.read(|known| {
+            let secrets = known.holders.get(&digest)?.iter().filter_map(|key| known.mirror.get(key));
+            secrets.min_by(|one, other| (one.created_at, &one.key).cmp(&(other.created_at, &other.key))).cloned()
+        })?;
         let held = found.held().find(|held| held.digest == digest)?.clone();
         Some((found, held))
     }
@@ -263,10 +281,12 @@ impl Known {
         keys.filter_map(|key| self.mirror.get(key).cloned()).collect()
     }
 
-    fn holder(&self, digest: [u8; 32]) -> Option<Arc<AgentCertificate>> {
-        let first = (digest, Timestamp::MIN, ObjectKey::new("", ""));
-        let (found, _, key) = self.holders.range(first..).next()?;
-        self.mirror.get(key).filter(|_| *found == digest).cloned()
+    fn note(&mut self, secret: Secret) -> Vec<InstanceUid> {
+        // Numbers of versions grow, as etcd counts them.
+        let number = |version: &str| version.parse::<u64>().ok();
+        let known = self.mirror.version(&ObjectKey::of(&secret)).and_then(number);
+        let is_late = known > secret.metadata.resource_version.as_deref().and_then(number);
+        if is_late { Vec::new() } else { self.take(&None, Event::Apply(secret)) }
     }
 
     fn take(&mut self, part: &Part, event: Event<Secret>) -> Vec<InstanceUid> {
@@ -295,13 +315,20 @@ impl Known {
             }
         }
         for held in former.held() {
-            self.holders.remove(&(held.digest, former.created_at, key.clone()));
+            if let Some(keys) = self.holders.get_mut(&held.digest) {
+                keys.retain(|known| known != key);
+                if keys.is_empty() {
+                    self.holders.remove(&held.digest);
+                }
+            }
         }
     }
 
     fn remember(&mut self, known: &AgentCertificate) {
         self.of_agents.entry(known.agent).or_default().push(known.key.clone());
-        self.holders.extend(known.held().map(|held| (held.digest, known.created_at, known.key.clone())));
+        for held in known.held() {
+            self.holders.entry(held.digest).or_default().push(known.key.clone());
+        }
     }
 }
 
@@ -362,27 +389,36 @@ mod tests {
     }
 
     fn agent_born(authority: &Authority, seconds: i64) -> Secret {
-        let request = request(1);
-        let secret = holder(1).request(&request);
-        let issued = issue(authority, request.key(), seconds);
-        let patch = AgentCertificate::read(&secret).unwrap().answer_with(&issued, &Issuer::Internal);
-        versioned(patched(&secret, &patch), 1)
+        issued_for(authority, seconds, 600)
     }
 
     fn issue(authority: &Authority, key: &PublicKey, seconds: i64) -> crate::credentials::authority::Issued {
         authority.issue_agent(&name(1), key, std::time::Duration::from_secs(600), at(seconds)).unwrap()
     }
 
+    /// The same for another time than 600 s.
+    fn issued_for(authority: &Authority, seconds: i64, lifetime: u64) -> Secret {
+        let request = request(1);
+        let secret = holder(1).request(&request);
+        let lifetime = std::time::Duration::from_secs(lifetime);
+        let issued = authority.issue_agent(&name(1), request.key(), lifetime, at(seconds)).unwrap();
+        let patch = AgentCertificate::read(&secret).unwrap().answer_with(&issued, &Issuer::Internal);
+        versioned(patched(&secret, &patch), 1)
+    }
+
     #[test]
-    fn the_agents_own_key_is_preferred_then_the_certificate_that_lasts_longest() {
+    fn the_agents_own_key_is_preferred_then_the_certificate_that_was_made_last() {
         let own = authority();
         let (older, newer) = (operator_born(&own, 0), operator_born(&own, 100));
         let (agents, foreign) = (agent_born(&own, 0), operator_born(&authority(), 200));
+        let (rekeyed, shorter) = (agent_born(&own, 100), issued_for(&own, 50, 100));
         for (case, secrets, seconds, expected) in [
             ("none", vec![], 0, None),
             ("one", vec![&older], 0, Some(&older)),
             ("two", vec![&older, &newer], 100, Some(&newer)),
             ("the agent's own", vec![&older, &newer, &agents], 100, Some(&agents)),
+            ("its next key", vec![&rekeyed, &agents], 100, Some(&rekeyed)),
+            ("its next key, for a shorter time", vec![&agents, &shorter], 100, Some(&shorter)),
             ("the agent's own has expired", vec![&older, &newer, &agents], 600, Some(&newer)),
             ("of a CA that is not trusted", vec![&older, &foreign], 200, Some(&older)),
             ("all have expired", vec![&older, &newer], 700, None),
@@ -421,6 +457,22 @@ mod tests {
         }
         certificates.take(&None, Event::Delete(others));
         assert!(!certificates.still_counts(&trusted, &by_others), "its Secret is gone");
+    }
+
+    #[test]
+    fn a_late_answer_to_a_write_does_not_undo_what_the_watch_has_shown() {
+        let (own, request) = (authority(), request(1));
+        let asked = versioned(holder(1).request(&request), 9);
+        let issued = issue(&own, request.key(), 0);
+        let patch = AgentCertificate::read(&asked).unwrap().answer_with(&issued, &Issuer::Internal);
+        let answered = versioned(patched(&asked, &patch), 10);
+        let certificates = Certificates::new(&Scope::All);
+        let is_answered = || certificates.of(&uid(1)).first().map(|it| it.given.is_some());
+        certificates.note(asked.clone());
+        assert_eq!(is_answered(), Some(false));
+        certificates.take(&None, Event::Apply(answered));
+        certificates.note(asked);
+        assert_eq!(is_answered(), Some(true));
     }
 
     #[test]

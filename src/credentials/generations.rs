@@ -19,7 +19,7 @@ use super::{
     facts::CertificateFacts,
     key::{KeyId, PrivateKey},
     name::is_plain,
-    pem::{PemError, read_certificates, write_certificates},
+    pem::{MOST, PemError, read_certificates, write_certificates},
     published::{
         AUTHORITY_NAME, BUNDLE_KEY, CLUSTER_ANNOTATION, ISSUERS_ANNOTATION, PublishedAuthorities, read_keys, write_keys,
     },
@@ -48,6 +48,12 @@ pub enum GenerationError {
          the CAs that are trusted there, or remove the key: then those of the ConfigMap {AUTHORITY_NAME} stay trusted"
     )]
     Bundle(#[source] PemError),
+    /// With one more CA the bundle could not be read any more.
+    #[error(
+        "the key ca.crt of the Secret {AUTHORITY_NAME} would have more than {MOST} certificates; nothing is issued. Take \
+         CAs out of it that nobody needs any more, or take back the wish for another"
+    )]
+    Full,
     /// The name of the cluster cannot be part of a URI.
     #[error(
         "the annotation {CLUSTER_ANNOTATION} of the Secret {AUTHORITY_NAME} is no name of letters, digits, '-' and '.'; \
@@ -202,6 +208,9 @@ impl<'a> Stored<'a> {
             let is_needed = facts.key == active || now < facts.not_after;
             is_needed && seen.insert(certificate.to_vec(), facts.key).is_none()
         });
+        if bundle.len() > MOST {
+            return Err(GenerationError::Full);
+        }
         issuers.retain(|key| seen.values().any(|present| present == key));
         Ok(PublishedAuthorities { cluster, bundle, issuers })
     }

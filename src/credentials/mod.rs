@@ -7,9 +7,10 @@
 //! | [`anchors`], [`facts`], [`pem`] | which certificates are believed |
 //! | [`revocations`], [`renewal`] | what was taken back, and when a certificate is made anew |
 //! | [`stored`], [`published`], [`generations`], [`server_certificate`] | what is stored, both ways |
-//! | [`roll`], [`plan`], [`carry`] | what the leader must know, decides, and writes |
+//! | [`roll`], [`orphans`], [`plan`], [`carry`] | what the leader must know, decides, and writes |
 //! | [`trust`], [`certificates`], [`requests`] | in every replica: whom it believes, what agents are offered, how a request is handed on |
 //! | [`registrar`] | in the leader: reads, plans, writes |
+//! | [`audit`] | what was decided, for those who look later |
 //!
 //! A request goes this way: a replica checks it ([`request::CertificateRequest::check`]) and creates a Secret
 //! ([`requests::Requests::ask`]); the leader answers in it ([`registrar::Registrar`]); each replica sees the answer
@@ -20,6 +21,7 @@
 //! Nothing here knows sessions, or who may have a certificate: that is told by a [`roll::Roll`].
 
 pub mod anchors;
+pub mod audit;
 pub mod authority;
 pub mod carry;
 pub mod certificates;
@@ -29,6 +31,7 @@ pub mod generations;
 pub mod key;
 pub mod metrics;
 pub mod name;
+pub mod orphans;
 pub mod own_names;
 pub mod pem;
 pub mod plan;

@@ -4,7 +4,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use rustls_pki_types::{CertificateDer, pem::PemObject as _};
 
 /// Most certificates of a text: a chain or the generations of a CA are a handful.
-const MOST: usize = 64;
+pub(super) const MOST: usize = 64;
 /// Most bytes of such a text.
 const LONGEST: usize = 256 << 10;
 

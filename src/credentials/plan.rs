@@ -2,7 +2,7 @@
 //! that it does not matter after which write the last leader stopped.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
@@ -12,8 +12,9 @@ use jiff::Timestamp;
 use super::{
     facts::later,
     key::KeyId,
+    orphans::Orphans,
     published::PublishedRevocations,
-    revocations::{Revocation, Revocations},
+    revocations::{HolderId, Revocation, Revocations},
     roll::{Finalizer, IssuePolicy, Issuer, KeyWish, Member, Roll, Standing},
     serial::Serial,
     stored::{AgentCertificate, Given, Held, Holder, KeyOrigin},
@@ -23,7 +24,7 @@ use crate::{kubernetes::ObjectKey, opamp::InstanceUid};
 /// A Secret may be seen before the Agent that it belongs to, or what its fleet gives, is known; and one that is of no use
 /// any more tells for a while how often its agent asks.
 const SETTLING: Duration = Duration::from_secs(60);
-/// An Agent object may be gone for a moment, while it moves or somebody has deleted it by mistake.
+/// An Agent object may be gone for a moment: somebody has deleted it by mistake, and it is made anew when the agent speaks.
 const ORPHANED: Duration = Duration::from_secs(600);
 /// The list is signed anew so often, so that it never runs out while the leader is away for days.
 const SIGNED_ANEW: Duration = Duration::from_secs(86_400);
@@ -76,6 +77,8 @@ pub struct Plan {
     pub look_again: Option<Timestamp>,
     /// How many requests wait for an answer, or for a person.
     pub pending: usize,
+    /// How many certificates are taken back, and find no room in the list. Their Agents are held meanwhile.
+    pub without_room: usize,
 }
 
 /// What is stored, as the plan needs it.
@@ -91,6 +94,8 @@ pub struct Stored<'a> {
     pub trusted: &'a BTreeSet<KeyId>,
     /// The end of its certificate, beyond which none is issued.
     pub authority_ends: Timestamp,
+    /// Since when Agents are missing.
+    pub orphans: &'a Orphans,
 }
 
 /// Says what is to be done.
@@ -113,7 +118,8 @@ pub fn plan(roll: &Roll, stored: Stored<'_>, now: Timestamp) -> Plan {
 /// Whether something may be due for an agent that has no Secret.
 fn needs_a_look(member: &Member) -> bool {
     let wants_key = member.standing == Standing::Admitted && member.key_wish == KeyWish::Operators;
-    wants_key || member.finalizer == Finalizer::Present
+    let had_one = member.standing == Standing::Revoked && member.in_use_until.is_some();
+    wants_key || had_one || member.finalizer == Finalizer::Present
 }
 
 struct Planner<'a> {
@@ -121,7 +127,10 @@ struct Planner<'a> {
     stored: Stored<'a>,
     now: Timestamp,
     revocations: Revocations,
+    /// Whose certificates are in the published list.
+    listed: HashMap<HolderId, Timestamp>,
     is_list_changed: bool,
+    without_room: usize,
     holds: Vec<Step>,
     others: Vec<Step>,
     issues: Vec<Step>,
@@ -132,13 +141,17 @@ struct Planner<'a> {
 
 impl<'a> Planner<'a> {
     fn new(roll: &'a Roll, stored: Stored<'a>, now: Timestamp) -> Self {
-        let revocations = stored.revocations.map(|known| known.revocations.clone()).unwrap_or_default();
+        let mut revocations = stored.revocations.map(|known| known.revocations.clone()).unwrap_or_default();
+        revocations.tidy(now);
+        let listed = revocations.holders();
         Self {
             roll,
             stored,
             now,
             revocations,
+            listed,
             is_list_changed: false,
+            without_room: 0,
             holds: Vec::new(),
             others: Vec::new(),
             issues: Vec::new(),
@@ -154,12 +167,26 @@ impl<'a> Planner<'a> {
             self.revoke(namespace, member, certificates);
             return;
         }
+        let departed = self.roll.departed(namespace, agent);
+        let (left, certificates): (Vec<_>, Vec<_>) =
+            certificates.iter().copied().partition(|it| departed.is_some_and(|at| it.created_at <= at));
+        if !left.is_empty() {
+            // Its object is gone, or is another one by now.
+            self.revoke(namespace, None, &left);
+        }
+        self.look_after(namespace, agent, &certificates);
+    }
+
+    fn look_after(&mut self, namespace: &str, agent: &InstanceUid, certificates: &[&Arc<AgentCertificate>]) {
+        let member = self.roll.member(namespace, agent);
+        let place = Roll::place(namespace, agent);
         let Some(member) = member else {
-            certificates.iter().for_each(|certificate| self.remove_after(certificate, ORPHANED));
+            let due = later(self.stored.orphans.since(&place).unwrap_or(self.now), ORPHANED);
+            certificates.iter().for_each(|certificate| self.remove_at(certificate, due));
             return;
         };
         if member.finalizer == Finalizer::Present {
-            self.others.push(Step::Release(Roll::place(namespace, agent)));
+            self.others.push(Step::Release(place));
         }
         match member.standing {
             Standing::Admitted => self.serve(namespace, member, certificates),
@@ -184,20 +211,23 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Takes back what the agent has. Secret and finalizer go once the list is published. What none of our CAs has signed
+    /// Takes back what the agent has. Its Secrets go once the list is published, and the finalizer when they are gone: what
+    /// is left when the Agent vanishes would be taken for that of one who may return. Where the list has no room they stay
+    /// until it has, or the certificate ends, so that the agent is kept out meanwhile. What none of our CAs has signed
     /// counts only as long as its Secret is there, and has no place in the list: else whoever may write Secrets could put
     /// any number into it.
     fn revoke(&mut self, namespace: &str, member: Option<&Member>, certificates: &[&Arc<AgentCertificate>]) {
+        let (now, trusted) = (self.now, self.stored.trusted);
         let mut is_published = true;
         for certificate in certificates {
             let mut is_listed = true;
-            let is_ours = |held: &&Held| self.stored.trusted.contains(&held.issuer);
-            for held in certificate.held().filter(|held| held.not_after > self.now).filter(is_ours) {
+            let is_ours = |held: &&Held| trusted.contains(&held.issuer);
+            for held in certificate.held().filter(|held| held.not_after > now).filter(is_ours) {
                 let known = self.stored.revocations;
                 if !known.is_some_and(|known| known.revocations.contains(&held.issuer, &held.serial)) {
-                    let revocation = Revocation { at: self.now, not_after: held.not_after };
-                    self.revocations.revoke(held.issuer, held.serial.clone(), revocation);
-                    (self.is_list_changed, is_listed) = (true, false);
+                    let holder = HolderId::of(namespace, &certificate.agent);
+                    self.list(holder, held.issuer, held.serial.clone(), held.not_after);
+                    is_listed = false;
                 }
             }
             if is_listed {
@@ -205,15 +235,39 @@ impl<'a> Planner<'a> {
             }
             is_published &= is_listed;
         }
+        if let Some(member) = member.filter(|_| is_published) {
+            is_published = self.has_listed(namespace, member);
+        }
         match member.map(|member| (member, member.finalizer)) {
             Some((member, Finalizer::Absent)) if !is_published => {
                 self.holds.push(Step::Hold(Roll::place(namespace, &member.agent)));
             }
-            Some((member, Finalizer::Present)) if is_published => {
+            Some((member, Finalizer::Present)) if is_published && certificates.is_empty() => {
                 self.others.push(Step::Release(Roll::place(namespace, &member.agent)));
             }
             Some((_, Finalizer::Absent | Finalizer::Present | Finalizer::TooLate)) | None => {}
         }
+    }
+
+    fn list(&mut self, holder: HolderId, issuer: KeyId, serial: Serial, not_after: Timestamp) {
+        if self.revocations.is_full() {
+            self.without_room += 1;
+        } else {
+            self.revocations.revoke(issuer, serial, Revocation { holder, at: self.now, not_after });
+            self.is_list_changed = true;
+        }
+    }
+
+    /// Whether the list tells of a member that has used a certificate. If somebody has deleted its Secret nothing has brought
+    /// it there, and what the status says of its number is not to be believed: whoever may write that could name another's.
+    fn has_listed(&mut self, namespace: &str, member: &Member) -> bool {
+        let (holder, until) = (HolderId::of(namespace, &member.agent), member.in_use_until);
+        let Some(until) = until.filter(|until| *until > self.now && !self.listed.contains_key(&holder)) else {
+            return true;
+        };
+        let Some(stand_in) = holder.stand_in() else { return true };
+        self.list(holder, self.stored.authority, stand_in, until.min(self.stored.authority_ends));
+        false
     }
 
     /// Gives a member what it needs, and removes what it needs no more.
@@ -308,10 +362,9 @@ impl<'a> Planner<'a> {
     /// What would be offered of these: as [`super::certificates::Certificates::offered`] has it.
     fn best<'c>(&self, certificates: &[&'c Arc<AgentCertificate>]) -> Option<&'c Arc<AgentCertificate>> {
         let counting = |it: &&'c Arc<AgentCertificate>| {
-            let given = it.counting(|issuer| self.stored.trusted.contains(issuer), self.now)?;
-            Some(((it.origin, given.certificate.not_after, it.key.name.clone()), *it))
+            it.counting(|issuer| self.stored.trusted.contains(issuer), self.now).is_some()
         };
-        certificates.iter().filter_map(counting).max_by(|one, other| one.0.cmp(&other.0)).map(|(_, it)| it)
+        certificates.iter().copied().filter(counting).max_by(|one, other| one.rank().cmp(&other.rank()))
     }
 
     fn remove(&mut self, certificate: &Arc<AgentCertificate>) {
@@ -343,17 +396,11 @@ impl<'a> Planner<'a> {
         steps.extend(publish);
         steps.append(&mut self.others);
         steps.append(&mut self.issues);
-        Plan { steps, look_again: self.look_again, pending: self.pending }
+        let Self { look_again, pending, without_room, .. } = self;
+        Plan { steps, look_again, pending, without_room }
     }
 
     fn publish(&mut self) -> Option<Step> {
-        let dropped = self.revocations.tidy(self.now);
-        if dropped > 0 {
-            tracing::error!(
-                dropped,
-                "more certificates are revoked than one list holds; those that end first are left out"
-            );
-        }
         let last = self.stored.revocations;
         let next = last.map(|last| later(last.signed_at, SIGNED_ANEW));
         let is_stale = last.is_none_or(|last| last.signed_by != self.stored.authority);

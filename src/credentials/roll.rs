@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
+
 use super::{renewal::Validity, serial::Serial, stored::Holder};
 use crate::{kubernetes::ObjectKey, opamp::InstanceUid};
 
@@ -14,6 +16,8 @@ pub struct Roll {
     pub members: BTreeMap<ObjectKey, Member>,
     /// The fleets whose connection settings say `certificate: {source: Issued}`.
     pub fleets: BTreeMap<ObjectKey, IssuePolicy>,
+    /// When the objects of agents vanished that were revoked then: what these had been given until then is taken back.
+    pub departed: BTreeMap<ObjectKey, Timestamp>,
     /// An agent that is revoked in this namespace is revoked in all.
     pub operator_namespace: String,
 }
@@ -70,6 +74,8 @@ pub struct Member {
     pub key_wish: KeyWish,
     /// The number of the certificate that it was last seen to use.
     pub in_use: Option<Serial>,
+    /// When that ends.
+    pub in_use_until: Option<Timestamp>,
     /// Whether the object has the finalizer.
     pub finalizer: Finalizer,
 }
@@ -132,6 +138,13 @@ impl Roll {
         [namespace, &self.operator_namespace]
             .iter()
             .any(|namespace| self.member(namespace, agent).is_some_and(|member| member.standing == Standing::Revoked))
+    }
+
+    /// When the agent's object vanished from this namespace, or that of the operator, and it was revoked.
+    #[must_use]
+    pub fn departed(&self, namespace: &str, agent: &InstanceUid) -> Option<Timestamp> {
+        let departed = |namespace: &&str| self.departed.get(&Self::place(namespace, agent)).copied();
+        [namespace, &self.operator_namespace].iter().filter_map(departed).max()
     }
 
     /// Whether an agent of this uid is known anywhere.

@@ -62,8 +62,12 @@ pub fn need(
         return Err(Reason::Untrusted);
     }
     let due = renewal(&found.facts);
-    // A certificate that ends with its CA is not made anew again and again: the CA must be replaced first.
-    let is_cut = between(found.facts.not_before, found.facts.not_after) < SERVER_LIFETIME;
+    // A certificate that ends with its CA is not made anew again and again: the CA must be replaced first. The one that signs
+    // is the first of the bundle.
+    let signs_until =
+        trusted.bundle.first().and_then(|ca| CertificateFacts::read(ca).ok()).map(|facts| facts.not_after);
+    let is_cut = between(found.facts.not_before, found.facts.not_after) < SERVER_LIFETIME
+        && signs_until.is_none_or(|end| end <= found.facts.not_after);
     let due = if is_cut { found.facts.not_after } else { due };
     if now < due { Ok(due) } else { Err(Reason::Age) }
 }
@@ -195,6 +199,18 @@ mod tests {
         let end = authority.facts().not_after.as_second() - at(0).as_second();
         let secret = made(&authority, &names, end - DAY);
         assert_eq!(need(Some(&secret), &names, &trusting(&[&authority]), at(end - 60)), Ok(at(end)));
+    }
+
+    #[test]
+    fn a_certificate_that_ends_with_a_former_authority_is_made_anew_in_time() {
+        let (former, names) = (authority(), server_names(&[], "opamp-system"));
+        let end = former.facts().not_after.as_second() - at(0).as_second();
+        let (next, _) = Authority::generate("c", at(end - DAY)).unwrap();
+        let (secret, trusted) = (made(&former, &names, end - DAY), trusting(&[&next, &former]));
+        let due = end - DAY + 57_600;
+        for (seconds, expected) in [(due - 1, Ok(at(due))), (due, Err(Reason::Age))] {
+            assert_eq!(need(Some(&secret), &names, &trusted, at(seconds)), expected, "two thirds of a day");
+        }
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub const ISSUER_ANNOTATION: &str = "opamp.dev/issuer";
 pub const REFUSED_ANNOTATION: &str = "opamp.dev/refused";
 /// Annotation with the moment of that.
 const REFUSED_AT_ANNOTATION: &str = "opamp.dev/refused-at";
+/// Annotation with how often the agent has asked again after a refusal: an issuer that is not ours is asked anew then.
+const ATTEMPT_ANNOTATION: &str = "opamp.dev/attempt";
 /// Annotation with the number of the certificate that the agent wants renewed for the same key.
 const RENEW_ANNOTATION: &str = "opamp.dev/renew";
 
@@ -175,6 +177,8 @@ pub struct AgentCertificate {
     pub refused: Option<Refused>,
     /// The number of the certificate that is to be renewed for the same key.
     pub renew: Option<Serial>,
+    /// How often the agent has asked again after a refusal since the last certificate.
+    pub attempt: u32,
 }
 
 /// The name of the Secret of this agent and key.
@@ -212,6 +216,11 @@ impl AgentCertificate {
             given: values.given()?.map(Arc::new),
             refused: values.refused(),
             renew,
+            attempt: secret
+                .annotations()
+                .get(ATTEMPT_ANNOTATION)
+                .and_then(|text| text.parse().ok())
+                .unwrap_or_default(),
         };
         // Ten thousand answered requests would be ten megabytes in each replica.
         read.request = request.filter(|_| read.is_due()).map(Into::into);
@@ -243,6 +252,14 @@ impl AgentCertificate {
             let is_believed = given.signer == Signer::Other || is_trusted(&held.issuer);
             is_believed && held.not_before <= now && now < held.not_after
         })
+    }
+
+    /// Which of several certificates of one agent is the one that it is to use: the greatest. Its own key goes first, for it
+    /// has asked for that; then what was made last, for an agent that asks with another key may have lost the former.
+    #[must_use]
+    pub fn rank(&self) -> Option<(KeyOrigin, Timestamp, Timestamp, &str)> {
+        let Held { not_before, not_after, .. } = self.given.as_ref()?.certificate;
+        Some((self.origin, not_before, not_after, &self.key.name))
     }
 
     /// Whether the key is the one that this Secret stands for.
@@ -444,6 +461,7 @@ impl AgentCertificate {
             ISSUER_ANNOTATION: signer.label(),
             REFUSED_ANNOTATION: null,
             REFUSED_AT_ANNOTATION: null,
+            ATTEMPT_ANNOTATION: null,
             RENEW_ANNOTATION: null,
         });
         self.patch(&annotations, &data)
@@ -463,7 +481,10 @@ impl AgentCertificate {
     #[must_use]
     pub fn ask_again(&self, fleet: &str) -> Value {
         let renew = self.given.as_ref().map(|given| given.certificate.serial.to_string());
-        let annotations = json!({REFUSED_ANNOTATION: null, REFUSED_AT_ANNOTATION: null, RENEW_ANNOTATION: renew});
+        let mut annotations = json!({REFUSED_ANNOTATION: null, REFUSED_AT_ANNOTATION: null, RENEW_ANNOTATION: renew});
+        if self.refused.is_some() {
+            annotations[ATTEMPT_ANNOTATION] = self.attempt.saturating_add(1).to_string().into();
+        }
         let mut patch = self.patch(&annotations, &json!({}));
         patch["metadata"]["labels"] = json!({FLEET_LABEL: fleet});
         patch

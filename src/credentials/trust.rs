@@ -1,6 +1,9 @@
 //! Whom this replica believes: the CAs and the revocations as the API server has them, without any secret.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use arc_swap::ArcSwap;
 use futures::{StreamExt as _, stream};
@@ -12,13 +15,18 @@ use tokio::sync::watch;
 
 use super::{
     anchors::{Anchors, ChainError, ClientCertificate},
-    facts::CertificateFacts,
+    authority::BACKDATED,
+    facts::{CertificateFacts, later},
     key::KeyId,
     pem::write_certificates,
     published::{AUTHORITY_NAME, PublishedAuthorities, PublishedError, PublishedRevocations, REVOCATIONS_NAME},
+    revocations::HolderId,
     serial::Serial,
 };
-use crate::kubernetes::{WatchClient, watch_config};
+use crate::{
+    kubernetes::{WatchClient, watch_config},
+    opamp::identity::Identity,
+};
 
 /// The names of the two objects that are followed.
 const OBJECTS: [&str; 2] = [AUTHORITY_NAME, REVOCATIONS_NAME];
@@ -27,7 +35,13 @@ const OBJECTS: [&str; 2] = [AUTHORITY_NAME, REVOCATIONS_NAME];
 #[derive(Clone, Debug, Default)]
 pub struct TrustSnapshot {
     authorities: Option<Arc<KnownAuthorities>>,
-    revocations: Option<Arc<PublishedRevocations>>,
+    revocations: Option<Arc<KnownRevocations>>,
+}
+
+#[derive(Debug)]
+struct KnownRevocations {
+    published: PublishedRevocations,
+    holders: HashMap<HolderId, Timestamp>,
 }
 
 #[derive(Debug)]
@@ -51,21 +65,32 @@ impl TrustSnapshot {
 
     /// This, after the ConfigMap was written.
     pub fn with_revocations(&self, config_map: &ConfigMap) -> Result<Self, PublishedError> {
-        let revocations = PublishedRevocations::read(config_map)?;
-        Ok(Self { revocations: Some(Arc::new(revocations)), ..self.clone() })
+        let published = PublishedRevocations::read(config_map)?;
+        let holders = published.revocations.holders();
+        Ok(Self { revocations: Some(Arc::new(KnownRevocations { published, holders })), ..self.clone() })
     }
 
     /// Who holds this certificate, which its holder has proved to own in a handshake.
     pub fn identify(&self, certificate: &CertificateDer<'_>, now: Timestamp) -> Result<ClientCertificate, ChainError> {
         let known = self.authorities.as_ref().ok_or(ChainError::Untrusted)?;
         let found = known.anchors.identify(certificate, &known.published.cluster, now)?;
-        if self.is_revoked(&found.issuer, &found.serial) { Err(ChainError::Revoked) } else { Ok(found) }
+        let is_revoked = self.is_revoked(&found.issuer, &found.serial) || self.was_taken_back(&found);
+        if is_revoked { Err(ChainError::Revoked) } else { Ok(found) }
+    }
+
+    /// Whether its holder was revoked after it was made. It may be one that was replaced before, and then no Secret tells of
+    /// it, nor any list.
+    fn was_taken_back(&self, found: &ClientCertificate) -> bool {
+        let Identity::Certificate { namespace, uid, .. } = &found.identity else { return false };
+        let known = self.revocations.as_ref();
+        let at = known.and_then(|known| known.holders.get(&HolderId::of(namespace, uid)));
+        at.is_some_and(|at| later(found.not_before, BACKDATED) <= *at)
     }
 
     /// Whether a certificate was taken back.
     #[must_use]
     pub fn is_revoked(&self, issuer: &KeyId, serial: &Serial) -> bool {
-        self.revocations.as_ref().is_some_and(|known| known.revocations.contains(issuer, serial))
+        self.revocations.as_ref().is_some_and(|known| known.published.revocations.contains(issuer, serial))
     }
 
     /// Whether certificates of the CA with this key are still believed at this moment.
@@ -86,22 +111,28 @@ impl TrustSnapshot {
         self.authorities.as_ref().map(|known| Arc::clone(&known.bundle))
     }
 
+    /// The CAs, as the leader has published them last.
+    #[must_use]
+    pub fn authorities(&self) -> Option<&PublishedAuthorities> {
+        self.authorities.as_ref().map(|known| &known.published)
+    }
+
     /// What was taken back, as the leader has published it last.
     #[must_use]
     pub fn revocations(&self) -> Option<&PublishedRevocations> {
-        self.revocations.as_deref()
+        self.revocations.as_ref().map(|known| &known.published)
     }
 
     /// The signed list of what was taken back, in PEM; `None` until the leader has published one.
     #[must_use]
     pub fn revocation_list_pem(&self) -> Option<String> {
-        self.revocations.as_ref().map(|known| known.list.clone())
+        self.revocations().map(|known| known.list.clone())
     }
 
     /// The same in DER, as RFC 2585 §4 has it behind a URL.
     #[must_use]
     pub fn revocation_list_der(&self) -> Option<Vec<u8>> {
-        let list = CertificateRevocationListDer::from_pem_slice(self.revocations.as_ref()?.list.as_bytes()).ok()?;
+        let list = CertificateRevocationListDer::from_pem_slice(self.revocations()?.list.as_bytes()).ok()?;
         Some(list.to_vec())
     }
 }
@@ -226,7 +257,7 @@ mod tests {
         authority::Authority,
         pem::read_certificates,
         revocations::{Revocation, Revocations},
-        tests::{at, authority, intermediate, issue, name},
+        tests::{at, authority, intermediate, issue, name, uid},
     };
 
     fn trusting(bundle: &[CertificateDer<'static>], issuers: &[&Authority]) -> ConfigMap {
@@ -235,9 +266,10 @@ mod tests {
         published.to_config_map("opamp-system")
     }
 
-    fn revoking(authority: &Authority, serial: &Serial) -> ConfigMap {
+    fn revoking(authority: &Authority, serial: &Serial, number: u8) -> ConfigMap {
         let mut revocations = Revocations::default();
-        let revocation = Revocation { at: at(0), not_after: at(604_800) };
+        let holder = HolderId::of("telemetry", &uid(number));
+        let revocation = Revocation { holder, at: at(100), not_after: at(604_800) };
         revocations.revoke(authority.facts().key, serial.clone(), revocation);
         let list = revocations.sign(authority, 1, at(0)).unwrap();
         let signed_by = authority.facts().key;
@@ -265,7 +297,7 @@ mod tests {
         let (trust, authority) = (Trust::new(), authority());
         let (revoked, other) = (issue(&authority, 0).unwrap(), issue(&authority, 0).unwrap());
         trust.take(&trusting(&[authority.certificate().clone()], &[&authority]));
-        trust.take(&revoking(&authority, &revoked.serial));
+        trust.take(&revoking(&authority, &revoked.serial, 2));
         let snapshot = trust.snapshot();
         for (case, issued, expected) in [("revoked", revoked, Some(ChainError::Revoked)), ("another", other, None)] {
             let certificate = read_certificates(issued.chain.as_bytes()).unwrap().remove(0);
@@ -273,6 +305,22 @@ mod tests {
         }
         let pem = snapshot.revocation_list_pem().unwrap();
         assert_eq!(super::super::pem::write_block("X509 CRL", &snapshot.revocation_list_der().unwrap()), pem);
+    }
+
+    #[test]
+    fn what_was_replaced_before_its_holder_was_revoked_is_not_believed_either() {
+        let (trust, authority) = (Trust::new(), authority());
+        trust.take(&trusting(&[authority.certificate().clone()], &[&authority]));
+        trust.take(&revoking(&authority, &issue(&authority, 50).unwrap().serial, 1));
+        for (case, seconds, expected) in [
+            ("replaced before", 0, Some(ChainError::Revoked)),
+            ("of the same second", 100, Some(ChainError::Revoked)),
+            ("made when it had come back", 101, None),
+        ] {
+            let issued = issue(&authority, seconds).unwrap();
+            let certificate = read_certificates(issued.chain.as_bytes()).unwrap().remove(0);
+            assert_eq!(trust.snapshot().identify(&certificate, at(200)).err(), expected, "{case}");
+        }
     }
 
     #[test]
@@ -290,7 +338,7 @@ mod tests {
         let (trust, authority) = (Trust::new(), authority());
         let serial = issue(&authority, 0).unwrap().serial;
         trust.take(&trusting(&[authority.certificate().clone()], &[&authority]));
-        trust.take(&revoking(&authority, &serial));
+        trust.take(&revoking(&authority, &serial, 2));
         for name in [AUTHORITY_NAME, REVOCATIONS_NAME, "another"] {
             let mut broken = ConfigMap::default();
             broken.metadata.name = Some(name.into());
@@ -304,7 +352,7 @@ mod tests {
     #[test]
     fn an_object_is_known_once_it_was_read_or_looked_for_in_vain() {
         let (trust, authority) = (Trust::new(), authority());
-        let revoking = || revoking(&authority, &issue(&authority, 0).unwrap().serial);
+        let revoking = || revoking(&authority, &issue(&authority, 0).unwrap().serial, 1);
         let mut broken = ConfigMap::default();
         broken.metadata.name = Some(REVOCATIONS_NAME.into());
         for (case, events, expected) in [

@@ -312,6 +312,7 @@ impl Bridging {
             texts: self.texts.clone(),
             budget: self.writer.budget(),
             certificates: self.gate.certificates.clone(),
+            trust: self.gate.trust.clone(),
             unusable_cas: self.gate.authenticator.unusable_cas(),
             registrar: settings.registrar(),
             certificate_metrics,

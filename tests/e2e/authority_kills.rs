@@ -7,17 +7,18 @@ use futures::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{
     ResourceExt as _,
-    api::{Api, ListParams, Patch, PatchParams},
+    api::{Api, Patch, PatchParams},
 };
 use serde_json::json;
 
 use super::{
-    enrollment::{TOKEN, apply_fleet, renewed},
-    issuing_kills::{AT_LAST, WORLDS, World, revive},
+    enrollment::apply_fleet,
+    kills::{AT_LAST, WORLDS, World},
 };
 use crate::harness::{
-    Kind, Reached, Scenario,
-    swarm::{Swarm, agents},
+    Scenario,
+    api_proxy::Counted,
+    swarm::{Agents, Swarm},
     wait_for,
 };
 
@@ -91,74 +92,51 @@ async fn rotated(world: &World, former: &str) -> String {
     .await
 }
 
-impl World {
-    /// Has people ask for a new CA once an agent has a certificate, and returns what was written for that.
-    async fn rotate(&self, kill_around: Option<usize>) -> Vec<String> {
-        let operator = self.scenario.tls_replica_behind(&self.proxy, "replica-0");
-        let (endpoint, victim) = (operator.websocket(), operator.pid());
-        apply_fleet(&self.scenario, &endpoint, "Automatic", &json!({"duration": "2m", "renewBefore": "1m"}));
-        tokio::select! {
-            writes = self.rotate_under(&endpoint, kill_around.map(|number| (number, victim))) => writes,
-            () = revive(&self.proxy, operator) => unreachable!("it is revived for ever"),
-        }
-    }
+/// Has people ask for a new CA once an agent has a certificate, and returns what was written for that.
+async fn rotate(world: &World, endpoint: &str) -> Vec<String> {
+    let scenario = &world.scenario;
+    apply_fleet(scenario, endpoint, "Automatic", &json!({"duration": "2m", "renewBefore": "1m"}));
+    let swarm = world.enrol(endpoint, Agents::asking_for_certificates).await;
+    let certified = world.certified(&swarm).await;
+    let former = authority(scenario).await;
+    quiet(world).await;
 
-    async fn rotate_under(&self, endpoint: &str, kill_around: Option<(usize, u32)>) -> Vec<String> {
-        let scenario = &self.scenario;
-        let ca = wait_for("the CA is published", AT_LAST, async || scenario.try_ca()).await;
-        let authorization = format!("Bearer {TOKEN}");
-        let swarm = agents(1, "edge").trusting(&ca).header("Authorization", &authorization).asking_for_certificates();
-        let swarm = swarm.start(endpoint);
-        swarm.all(Reached::certified(), AT_LAST).await;
-        let uid = swarm.uids().await.remove(0);
-        let serial = renewed(scenario, &swarm, &uid, "", AT_LAST).await;
-        let former = authority(scenario).await;
-        quiet(self).await;
+    world.count(Counted::Everything);
+    ask_for_another(scenario).await;
+    let active = rotated(world, &former).await;
+    quiet(world).await;
+    let writes = world.proxy.writes();
+    swarm.renew_certificates(&[0]).await;
+    world.renewed_in_time(&swarm, &certified).await;
+    assert_converged(world, &swarm, &active).await;
+    writes
+}
 
-        match kill_around {
-            Some((number, victim)) => self.proxy.kill_around(number, victim),
-            None => self.proxy.count(),
-        }
-        ask_for_another(scenario).await;
-        let active = rotated(self, &former).await;
-        quiet(self).await;
-        let writes = self.proxy.writes();
-        swarm.renew_certificates(&[0]).await;
-        renewed(scenario, &swarm, &uid, &serial, AT_LAST).await;
-        self.assert_converged(&swarm, &uid, &active).await;
-        writes
-    }
-
-    async fn assert_converged(&self, swarm: &Swarm, uid: &str, active: &str) {
-        let scenario = &self.scenario;
-        assert_eq!(authority(scenario).await, active, "the CA was made anew once");
-        let identity = swarm.identity(0).await;
-        assert!(is_signed_by(&scenario.folder, active, &identity.certificate), "the next certificate is the new CA's");
-        assert_eq!(identity.new_uid, "", "the agent kept its uid");
-        scenario.condition((Kind::Agent, uid), ("Connected", "True", "SessionOpen"), AT_LAST).await;
-        assert_eq!(scenario.list(Kind::Agent).await.len(), 1, "one Agent");
-        let in_fleet: Api<Secret> = Api::namespaced(scenario.client.clone(), &scenario.namespace);
-        let certificates = ListParams::default().fields("type=opamp.dev/agent-certificate");
-        assert_eq!(in_fleet.list(&certificates).await.expect("a list").items.len(), 1, "one Secret for one key");
-        let server = secrets(scenario).get("opamp-server-tls").await.expect("the server's certificate");
-        let list = scenario
-            .cluster
-            .kubectl(&["-n", &scenario.system, "get", "configmap", "opamp-crl", "-o", r"jsonpath={.data.ca\.crl}"], "");
-        assert!(list.contains("BEGIN X509 CRL"), "the list of revoked certificates is there");
-        assert!(value(&server, "tls.crt").contains("BEGIN CERTIFICATE"), "the server has one");
-        println!("longest time without a connection: {:.1} s", swarm.summary().await.longest_gap);
-    }
+async fn assert_converged(world: &World, swarm: &Swarm, active: &str) {
+    let scenario = &world.scenario;
+    assert_eq!(authority(scenario).await, active, "the CA was made anew once");
+    let identity = swarm.identity(0).await;
+    assert!(is_signed_by(&scenario.folder, active, &identity.certificate), "the next certificate is the new CA's");
+    world.assert_one_certificate(swarm).await;
+    let server = secrets(scenario).get("opamp-server-tls").await.expect("the server's certificate");
+    let list = scenario
+        .cluster
+        .kubectl(&["-n", &scenario.system, "get", "configmap", "opamp-crl", "-o", r"jsonpath={.data.ca\.crl}"], "");
+    assert!(list.contains("BEGIN X509 CRL"), "the list of revoked certificates is there");
+    assert!(value(&server, "tls.crt").contains("BEGIN CERTIFICATE"), "the server has one");
+    println!("longest time without a connection: {:.1} s", swarm.summary().await.longest_gap);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_around_any_write_of_a_rotation_there_is_one_new_authority_and_no_lost_agent() {
-    let undisturbed = World::in_scenario(Scenario::begin("rotation").await).await;
-    let writes = undisturbed.rotate(None).await;
+    let undisturbed = World::new(Scenario::begin("rotation").await, None).await;
+    let writes = undisturbed.live(rotate).await;
     assert!(writes.len() >= 2, "a Secret and a ConfigMap: {writes:#?}");
     println!("{} writes of a rotation: {writes:#?}", writes.len());
     let kills = stream::iter(1..=writes.len()).map(async |number| {
-        let world = World::in_scenario(undisturbed.scenario.beside(&format!("rotation-{number}")).await).await;
-        world.rotate(Some(number)).await;
+        let scenario = undisturbed.scenario.beside(&format!("rotation-{number}")).await;
+        let world = World::new(scenario, Some(number)).await;
+        world.live(rotate).await;
         world.proxy.kills()
     });
     let kills: Vec<usize> = kills.buffer_unordered(WORLDS).collect().await;

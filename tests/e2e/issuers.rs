@@ -29,7 +29,7 @@ const TOLD_WITHIN: Duration = Duration::from_secs(10);
 /// From an approval to the certificate.
 const ACTS_WITHIN: Duration = Duration::from_secs(5);
 
-fn by_cert_manager(lifetime: &str, renew_before: &str) -> Value {
+pub(super) fn by_cert_manager(lifetime: &str, renew_before: &str) -> Value {
     let issuer = json!({"name": "agents", "kind": "Issuer"});
     json!({"issuer": "CertManager", "issuerRef": issuer, "duration": lifetime, "renewBefore": renew_before})
 }
@@ -58,7 +58,7 @@ async fn enrol(scenario: &Scenario, operator: &Operator, seed: &str) -> (Swarm, 
 }
 
 /// Objects of a kind that the tests have no type for.
-fn objects(scenario: &Scenario, kind: &str, selector: &str) -> Vec<Value> {
+pub(super) fn objects(scenario: &Scenario, kind: &str, selector: &str) -> Vec<Value> {
     let arguments = ["-n", &scenario.namespace, "get", kind, "-l", selector, "-o", "json"];
     let printed = scenario.cluster.kubectl(&arguments, "");
     let list: Value = serde_json::from_str(&printed).expect("kubectl prints JSON");
@@ -221,7 +221,7 @@ async fn cert_manager_is_not_asked_to_sign_a_foreign_name() {
 }
 
 /// A CA of the test's own: its certificate and its key, in PEM.
-fn authority() -> (String, KeyPair) {
+pub(super) fn authority() -> (String, KeyPair) {
     let key = KeyPair::generate().expect("a key");
     let certificate = authority_parameters().self_signed(&key).expect("a certificate");
     (certificate.pem(), key)
@@ -245,7 +245,7 @@ async fn asked(scenario: &Scenario, uid: &str) -> Value {
 }
 
 /// Signs a request as it stands, as signers of clusters do.
-fn sign(scenario: &Scenario, request: &Value, key: KeyPair) {
+pub(super) fn sign(scenario: &Scenario, request: &Value, key: KeyPair) {
     let pem = STANDARD.decode(text(&request["spec"]["request"])).expect("base64");
     let pem = String::from_utf8(pem).expect("PEM");
     let parameters = authority_parameters();

@@ -14,6 +14,7 @@ use http_body_util::BodyExt as _;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use kube::{Client, client::Body};
+use serde_json::Value;
 use tokio::{net::TcpListener, task::JoinHandle};
 
 use super::system::{self, Signal};
@@ -31,9 +32,46 @@ struct Shared {
     state: Mutex<State>,
 }
 
+/// What kinds of writes count.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Counted {
+    /// All, Leases and events aside.
+    #[default]
+    Everything,
+    /// Those of the Secrets of agents' certificates, of requests to issuers, of the list of revoked certificates, and of
+    /// what holds a revoked Agent.
+    Certificates,
+}
+
+impl Counted {
+    fn includes(self, write: &str) -> bool {
+        match self {
+            Self::Everything => {
+                ["/leases", "/events", "/tokenreviews"].iter().all(|left_out| !write.contains(left_out))
+            }
+            Self::Certificates => [
+                CERTIFICATE_TYPE,
+                "/secrets/opamp-cert-",
+                "/certificaterequests",
+                "/certificatesigningrequests",
+                "/configmaps/opamp-crl",
+                FINALIZERS,
+            ]
+            .iter()
+            .any(|part| write.contains(part)),
+        }
+    }
+}
+
+/// The type of Secrets with the certificates of agents. It stands in the body: a new object has no name in its path.
+const CERTIFICATE_TYPE: &str = "opamp.dev/agent-certificate";
+/// What stands behind the path of a write of finalizers.
+const FINALIZERS: &str = "(finalizers)";
+
 #[derive(Default)]
 struct State {
-    /// What was written, as method and path.
+    counted: Counted,
+    /// What was written, as method and path, and of the body what tells writes of one path apart.
     writes: Vec<String>,
     kill: Kill,
     victim: Option<u32>,
@@ -53,9 +91,14 @@ enum Kill {
 
 /// What becomes of a request.
 enum Fate {
+    /// It does not count.
     Passes,
+    /// It counts, as this, unless somebody else was faster.
+    Counts(String),
+    /// The operator ends before the API server has seen it.
     Dies,
-    PassesAndDies,
+    /// The operator ends when the API server has carried it out; this one, unless somebody else was faster.
+    PassesAndDies(String),
 }
 
 impl ApiProxy {
@@ -68,24 +111,24 @@ impl ApiProxy {
         Self { address, shared, task }
     }
 
-    /// Counts writes anew, and ends nobody.
-    pub fn count(&self) {
-        *self.shared.lock() = State::default();
+    /// Counts these writes anew, and ends nobody.
+    pub fn count(&self, counted: Counted) {
+        self.shared.lock().begin(counted, Kill::Never);
     }
 
-    /// Counts anew, and ends this process at the write with this number, counted from 1: the API server never sees it.
+    /// Counts anew, and ends the operator at the write with this number, counted from 1: the API server never sees it.
     /// The one that is started in its stead is ended when it repeats the write: the API server has carried it out, and
     /// nobody sees the answer.
-    pub fn kill_around(&self, number: usize, victim: u32) {
-        *self.shared.lock() = State { kill: Kill::Before(number), victim: Some(victim), ..State::default() };
+    pub fn kill_around(&self, number: usize, counted: Counted) {
+        self.shared.lock().begin(counted, Kill::Before(number));
     }
 
-    /// This process was started in the stead of the one that was ended.
+    /// This is the operator's process, from now on.
     pub fn follow(&self, victim: u32) {
         self.shared.lock().victim = Some(victim);
     }
 
-    /// What was written since the count began, Leases and events aside.
+    /// What was written since the count began, but for what the API server refused because somebody else was faster.
     pub fn writes(&self) -> Vec<String> {
         self.shared.lock().writes.clone()
     }
@@ -102,19 +145,32 @@ impl Drop for ApiProxy {
     }
 }
 
+impl State {
+    fn begin(&mut self, counted: Counted, kill: Kill) {
+        *self = Self { counted, kill, victim: self.victim, ..Self::default() };
+    }
+}
+
+/// A write as it is counted; the same write has the same words, also if it is for another key.
+fn in_words(method: &Method, path: &str, body: &[u8]) -> String {
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+    let is_new_secret = *method == Method::POST && path.ends_with("/secrets");
+    let kind = body["type"].as_str().filter(|_| is_new_secret).map(|kind| format!(" ({kind})"));
+    let held = body["metadata"]["finalizers"].is_array().then(|| format!(" {FINALIZERS}"));
+    format!("{method} {path}{}{}", kind.unwrap_or_default(), held.unwrap_or_default())
+}
+
 impl Shared {
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn fate(&self, method: &Method, path: &str) -> Fate {
-        let counts = !matches!(*method, Method::GET | Method::HEAD)
-            && ["/leases", "/events", "/tokenreviews"].iter().all(|left_out| !path.contains(left_out));
-        if !counts {
+    fn fate(&self, method: &Method, path: &str, body: &[u8]) -> Fate {
+        let mut state = self.lock();
+        let line = in_words(method, path, body);
+        if matches!(*method, Method::GET | Method::HEAD) || !state.counted.includes(&line) {
             return Fate::Passes;
         }
-        let mut state = self.lock();
-        let line = format!("{method} {path}");
         state.writes.push(line.clone());
         let is_there = state.victim.is_some();
         match &state.kill {
@@ -124,9 +180,17 @@ impl Shared {
             }
             Kill::After(awaited) if is_there && *awaited == line => {
                 state.kill = Kill::Never;
-                Fate::PassesAndDies
+                Fate::PassesAndDies(line)
             }
-            Kill::Never | Kill::Before(_) | Kill::After(_) => Fate::Passes,
+            Kill::Never | Kill::Before(_) | Kill::After(_) => Fate::Counts(line),
+        }
+    }
+
+    /// The API server has not carried out a write, because the object was another one by then.
+    fn forget(&self, line: &str) {
+        let mut state = self.lock();
+        if let Some(at) = state.writes.iter().rposition(|write| write == line) {
+            state.writes.remove(at);
         }
     }
 
@@ -151,20 +215,29 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 }
 
 async fn pass(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Response<Body>, Infallible> {
-    let fate = shared.fate(request.method(), request.uri().path());
+    let (mut parts, body) = request.into_parts();
+    let body = body.collect().await.map(|collected| collected.to_bytes().to_vec()).unwrap_or_default();
+    let fate = shared.fate(&parts.method, parts.uri.path(), &body);
     if let Fate::Dies = fate {
         shared.strike();
         return Ok(unavailable());
     }
-    let (mut parts, body) = request.into_parts();
     for name in [header::AUTHORIZATION, header::HOST, header::CONTENT_LENGTH, header::CONNECTION] {
         parts.headers.remove(name);
     }
-    let body = body.collect().await.map(|collected| collected.to_bytes().to_vec()).unwrap_or_default();
     let answer = shared.client.send(Request::from_parts(parts, Body::from(body))).await;
-    if let Fate::PassesAndDies = fate {
-        shared.strike();
-        return Ok(unavailable());
+    let is_in_vain = answer.as_ref().is_ok_and(|answer| answer.status() == StatusCode::CONFLICT);
+    match fate {
+        Fate::Counts(line) if is_in_vain => shared.forget(&line),
+        Fate::PassesAndDies(line) if is_in_vain => {
+            shared.forget(&line);
+            shared.lock().kill = Kill::After(line);
+        }
+        Fate::PassesAndDies(_) => {
+            shared.strike();
+            return Ok(unavailable());
+        }
+        Fate::Passes | Fate::Counts(_) | Fate::Dies => {}
     }
     Ok(answer.unwrap_or_else(|_| unavailable()))
 }

@@ -79,7 +79,7 @@ impl Scenario {
     async fn new(name: &str, cluster: Arc<ControlPlane>, roles: Roles, turn: Option<MutexGuard<'static, ()>>) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         // Unique on a cluster where former runs left theirs behind: a namespace takes its time to go.
-        let unique = format!("{:x}{:x}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let unique = format!("{:x}-{:x}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let folder = std::env::temp_dir().join(format!("opamp-test-{name}-{unique}"));
         std::fs::create_dir_all(&folder).expect("a folder for logs");
         let client = cluster.client().await;

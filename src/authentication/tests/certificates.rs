@@ -12,12 +12,15 @@ use rustls_pki_types::CertificateDer;
 use time::OffsetDateTime;
 
 use super::UID;
-use crate::credentials::{
-    authority::Authority,
-    facts::CertificateFacts,
-    key::PrivateKey,
-    published::{PublishedAuthorities, PublishedRevocations},
-    revocations::{Revocation, Revocations},
+use crate::{
+    credentials::{
+        authority::Authority,
+        facts::CertificateFacts,
+        key::PrivateKey,
+        published::{PublishedAuthorities, PublishedRevocations},
+        revocations::{HolderId, Revocation, Revocations},
+    },
+    opamp::InstanceUid,
 };
 
 /// A CA.
@@ -88,7 +91,8 @@ impl Ca {
         let key = CertificateFacts::read(&self.certificate).unwrap().key;
         let authority = Authority::load(self.pem.as_bytes(), &PrivateKey::from_pem(self.key.clone())).unwrap();
         let mut revocations = Revocations::default();
-        let revocation = Revocation { at: now, not_after: now + Duration::from_secs(3_600) };
+        let holder = HolderId::of("telemetry", &InstanceUid::generate());
+        let revocation = Revocation { holder, at: now, not_after: now + Duration::from_secs(3_600) };
         revocations.revoke(key, CertificateFacts::read(certificate).unwrap().serial, revocation);
         let list = revocations.sign(&authority, 1, now).unwrap();
         PublishedRevocations { number: 1, signed_at: now, signed_by: key, revocations, list }

@@ -27,6 +27,12 @@ impl Entry {
         self.fleet().is_some() || self.object.as_ref().is_some_and(|object| object.fleet_label.is_some())
     }
 
+    /// Whether no fleet takes the agent, although it has said what it is. To a replica that has just started an agent may
+    /// say that only when it is asked.
+    pub(in crate::bridge) fn is_stranger(&self) -> bool {
+        !self.is_member() && self.session.record().description.is_some()
+    }
+
     /// Takes over what the fleet says of the connection now. Says whether that is to be shown.
     pub(in crate::bridge) fn settle(&mut self, issuance: Issuance<'_>, now: Now) -> bool {
         let transport = self.session.stretch().map_or(Transport::Http, |(channel, _)| channel.into());

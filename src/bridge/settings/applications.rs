@@ -73,6 +73,9 @@ pub(in crate::bridge) struct Applications {
 struct Waiting {
     of_agents: HashMap<InstanceUid, (Instant, Application)>,
     bytes: usize,
+    /// The number of the last request that each fleet was served, by namespace and name.
+    turns: HashMap<String, HashMap<String, u64>>,
+    last_turn: u64,
 }
 
 impl Waiting {
@@ -80,6 +83,25 @@ impl Waiting {
         let (_, application) = self.of_agents.remove(&agent)?;
         self.bytes -= application.request.pem().len();
         Some(application)
+    }
+
+    /// Of those that are due the longest waiting of the fleet that was served longest ago: the API server is asked slowly, and
+    /// a fleet whose agents come in a crowd, or ask again and again, must not have all of that.
+    fn take_next(&mut self, now: Instant) -> Option<Application> {
+        let due = self.of_agents.iter().filter(|(_, (due, _))| *due <= now);
+        let next = due.min_by_key(|(agent, (due, application))| (self.turn(&application.holder), *due, **agent));
+        let application = next.map(|(agent, _)| *agent).and_then(|agent| self.take(agent))?;
+        self.last_turn += 1;
+        let Holder { namespace, fleet, .. } = application.holder.clone();
+        self.turns.entry(namespace).or_default().insert(fleet, self.last_turn);
+        if self.of_agents.is_empty() {
+            self.turns.clear();
+        }
+        Some(application)
+    }
+
+    fn turn(&self, holder: &Holder) -> u64 {
+        self.turns.get(&holder.namespace).and_then(|fleets| fleets.get(&holder.fleet)).copied().unwrap_or_default()
     }
 }
 
@@ -113,17 +135,10 @@ impl Applications {
         loop {
             let due = {
                 let mut waiting = lock(&self.waiting);
-                let first = waiting.of_agents.iter().map(|(agent, (due, _))| (*due, *agent)).min();
-                match first {
-                    Some((due, agent)) if due <= now().instant => {
-                        if let Some(application) = waiting.take(agent) {
-                            return application;
-                        }
-                        continue;
-                    }
-                    Some((due, _)) => Some(due),
-                    None => None,
+                if let Some(application) = waiting.take_next(now().instant) {
+                    return application;
                 }
+                waiting.of_agents.values().map(|(due, _)| *due).min()
             };
             match due {
                 Some(due) => tokio::select! {
@@ -188,6 +203,24 @@ mod tests {
         tokio::task::yield_now().await;
         let _ = applications.submit(quick.clone(), now().instant);
         assert_eq!(next.await.expect("an agent"), quick.holder.agent);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_fleet_has_its_turn() {
+        let (applications, begin) = (Applications::default(), now().instant);
+        for fleet in ["edge", "edge", "edge", "core", "core"] {
+            let mut application = application(InstanceUid::generate(), 0);
+            application.holder.fleet = fleet.into();
+            let _ = applications.submit(application, begin);
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        let mut served = Vec::new();
+        for _ in 0..5 {
+            served.push(applications.next().await.holder.fleet);
+        }
+        assert_eq!(served[..2].iter().filter(|fleet| **fleet == "core").count(), 1, "{served:?}");
+        assert_eq!(served[2..4].iter().filter(|fleet| **fleet == "core").count(), 1, "{served:?}");
+        assert_eq!(lock(&applications.waiting).turns.len(), 0, "nothing is kept of those that are served");
     }
 
     #[test]

@@ -6,16 +6,16 @@ use bytes::Bytes;
 use futures::{StreamExt as _, stream::FuturesUnordered};
 
 use super::{
-    super::{Bridge, audit, entry::Entry, now},
-    Answered, Application, KeptRequest, Ripe, Wanted,
+    super::{Bridge, entry::Entry, now},
+    Application, KeptRequest, Ripe, Wanted,
     applications::Place,
 };
 use crate::{
     agents::summary::Acceptance,
     api::enrollment::CertificateIssuer,
-    authentication::audit::Outcome,
     catalog::{FleetEntry, scrub::Scrubber},
     credentials::{
+        audit::Decision,
         renewal::Validity,
         request::{CertificateRequest, RequestError},
         requests::{AskError, Asked},
@@ -54,8 +54,7 @@ impl Bridge {
         match self.examine(entry, &request, now) {
             Finding::Unknown => None,
             Finding::Bad(why) => {
-                self.metrics.requests_refused.inc();
-                self.tell_of_request(entry, Outcome::Refused, now);
+                self.note_refusal(entry, &why, now);
                 receipt.refuse_certificate(&why);
                 None
             }
@@ -79,7 +78,7 @@ impl Bridge {
     fn examine(&self, entry: &Entry, request: &Bytes, now: Now) -> Finding {
         let wanted = entry.wanted();
         match wanted {
-            Wanted::Unsettled if !entry.is_member() => return Finding::Unknown,
+            Wanted::Unsettled if entry.is_stranger() => return Finding::Unknown,
             Wanted::Unsettled => {}
             Wanted::Nothing | Wanted::Settings { .. } => {
                 if entry.terms().requests() == CertificateRequests::NotServed {
@@ -150,6 +149,9 @@ impl Bridge {
 
     /// Decides on a request that had to wait, if it can be decided on now.
     pub(in crate::bridge) fn take_up(&self, entry: &mut Entry, now: Now) {
+        if entry.is_stranger() {
+            entry.terms_mut().drop_kept();
+        }
         match entry.ripe_request() {
             Ripe::NotYet => {}
             Ripe::Never => self.refuse_request(entry, &Self::not_served(entry), now),
@@ -161,25 +163,22 @@ impl Bridge {
     }
 
     fn refuse_request(&self, entry: &mut Entry, why: &str, now: Now) {
+        self.note_refusal(entry, why, now);
+        self.tell_refusal(entry, why, now);
+    }
+
+    fn note_refusal(&self, entry: &Entry, why: &str, now: Now) {
         self.metrics.requests_refused.inc();
-        self.tell_of_request(entry, Outcome::Refused, now);
+        let agent = entry.session.uid();
+        let nowhere = || Holder { agent, namespace: String::new(), fleet: String::new() };
+        let holder = entry.fleet().map_or_else(nowhere, |fleet| holder(agent, fleet));
+        self.refusals.refused(&Decision::refusal(holder, why), now.instant);
+    }
+
+    fn tell_refusal(&self, entry: &mut Entry, why: &str, now: Now) {
         let effects = entry.session.refuse_certificate(why);
         // Without an asking connection everything is delivered to where it belongs.
         let _ = self.carry_out(entry, effects, None, now);
-    }
-
-    /// Writes down what was decided about a request. An agent may repeat a bad one as fast as it can.
-    fn tell_of_request(&self, entry: &Entry, outcome: Outcome, now: Now) {
-        const REASON: &str = "CertificateRequest";
-        let Some(who) = entry.who() else { return };
-        match outcome {
-            Outcome::Refused => {
-                self.journal.refused(&audit::access(outcome, who, entry.fleet_name(), REASON), now.instant);
-            }
-            Outcome::Granted | Outcome::Ended | Outcome::Renamed | Outcome::Held => {
-                audit::record(outcome, who, entry.fleet_name(), REASON);
-            }
-        }
     }
 
     /// What an agent may quote of the keys that the operator has made for it.
@@ -199,10 +198,10 @@ impl Bridge {
             }
             let now = now();
             self.look_and_push(entry, now);
-            match entry.terms_mut().answered(&self.certificates.of(&uid)) {
-                Some(Answered::Issued) => self.tell_of_request(entry, Outcome::Granted, now),
-                Some(Answered::Refused(why)) => self.refuse_request(entry, &why, now),
-                None => {}
+            if let Some(why) = entry.terms_mut().refusal(&self.certificates.of(&uid)) {
+                // The leader has decided so, and noted it.
+                self.metrics.requests_refused.inc();
+                self.tell_refusal(entry, &why, now);
             }
         });
     }
@@ -228,12 +227,13 @@ impl Bridge {
         let (uid, key) = (application.holder.agent, application.request.key().id());
         match asked {
             Ok(Asked::Waits) => {
-                self.sessions.with(uid, |entry| entry.terms_mut().await_answer(key));
+                self.sessions.with(uid, |entry| entry.terms_mut().await_answer(&application.holder.namespace, key));
                 self.follow_certificates(uid);
             }
             Ok(Asked::Answered(_)) => self.follow_certificates(uid),
             Ok(Asked::Refused(why)) => {
-                self.sessions.with(uid, |entry| self.refuse_request(entry, &why, now()));
+                self.metrics.requests_refused.inc();
+                self.sessions.with(uid, |entry| self.tell_refusal(entry, &why, now()));
             }
             Err(error @ (AskError::Occupied { .. } | AskError::Crowd)) => {
                 tracing::warn!(%uid, %error, "the certificate request of an agent is refused");

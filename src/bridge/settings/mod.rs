@@ -12,7 +12,7 @@ mod terms;
 
 pub(super) use applications::Applications;
 pub use applications::{Application, RequestDesk};
-pub(super) use terms::{Answered, Issuance, KeptRequest, Party, Ripe, SharedOffers, Terms, Wanted};
+pub(super) use terms::{Issuance, KeptRequest, Party, Ripe, SharedOffers, Terms, Wanted};
 
 use super::{Bridge, entry::Entry};
 use crate::{opamp::now::Now, status::queue::Urgency};

@@ -152,6 +152,7 @@ mod tests {
             given: Some(Arc::new(given)),
             refused: None,
             renew: None,
+            attempt: 0,
         }
     }
 

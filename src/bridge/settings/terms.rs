@@ -110,8 +110,8 @@ struct Known {
     /// When the certificate ends, and with it what is offered.
     until: Option<Instant>,
     kept: Option<KeptRequest>,
-    /// The key of the request that was handed on and not answered yet.
-    awaited: Option<KeyId>,
+    /// The namespace and the key of the request that was handed on and not answered yet.
+    awaited: Option<(Box<str>, KeyId)>,
 }
 
 /// A request that cannot be decided on yet. The agent does not repeat it: it was acknowledged (AMB-29).
@@ -131,15 +131,6 @@ pub(in crate::bridge) enum Ripe {
     Now(Bytes),
     /// It will never be served.
     Never,
-}
-
-/// What has become of a request that was handed on.
-#[derive(Debug)]
-pub(in crate::bridge) enum Answered {
-    /// There is a certificate.
-    Issued,
-    /// There is none, because of this.
-    Refused(String),
 }
 
 #[derive(Debug)]
@@ -308,21 +299,22 @@ impl Terms {
         }
     }
 
-    /// A request for this key was handed on.
-    pub(in crate::bridge) fn await_answer(&mut self, key: KeyId) {
-        self.0.get_or_insert_default().awaited = Some(key);
+    /// A request for this key was handed on, as of a fleet of this namespace.
+    pub(in crate::bridge) fn await_answer(&mut self, namespace: &str, key: KeyId) {
+        self.0.get_or_insert_default().awaited = Some((namespace.into(), key));
     }
 
-    /// What has become of the request that was handed on, once it is answered: told once.
-    pub(in crate::bridge) fn answered(&mut self, certificates: &[Arc<AgentCertificate>]) -> Option<Answered> {
+    /// Why the request that was handed on is refused, if it is: told once.
+    pub(in crate::bridge) fn refusal(&mut self, certificates: &[Arc<AgentCertificate>]) -> Option<String> {
         let known = self.0.as_mut()?;
-        let key = known.awaited?;
-        let asked = certificates.iter().find(|certificate| certificate.is_for(&key))?;
+        let (namespace, key) = known.awaited.as_ref()?;
+        let is_asked = |it: &&Arc<AgentCertificate>| *it.key.namespace == **namespace && it.is_for(key);
+        let asked = certificates.iter().find(is_asked)?;
         if asked.is_due() {
             return None;
         }
         known.awaited = None;
-        Some(asked.refused.as_ref().map_or(Answered::Issued, |refused| Answered::Refused(refused.why.clone())))
+        asked.refused.as_ref().map(|refused| refused.why.clone())
     }
 }
 
@@ -380,8 +372,8 @@ fn issued_view(
             secret: certificate.key.name.clone(),
         });
     }
-    let here = |it: &Arc<AgentCertificate>| it.key.namespace == fleet.namespace && it.fleet == fleet.name;
-    let known: Vec<_> = issuance.certificates.of(&party.uid).into_iter().filter(here).collect();
+    let mut known = issuance.certificates.within(&fleet.namespace, &party.uid);
+    known.retain(|certificate| certificate.fleet == fleet.name);
     let is_due = known.iter().any(|certificate| certificate.is_due());
     let refused = known.iter().filter_map(|certificate| certificate.refused.as_ref()).max_by_key(|refused| refused.at);
     let ends = known.iter().filter_map(|certificate| Some(certificate.given.as_ref()?.certificate.not_after));

@@ -2,18 +2,12 @@
 
 use std::time::Duration;
 
-use rcgen::KeyPair;
-
 use super::{
     bench::{Agent, MOMENT, Replica, new_uid, pass},
     credentials::{decide, edge, issued_to, manual, next_year, token},
-    office::{Leader, csr},
-    requests::asking,
-    settings::{SERVED, able, by_token, edge as giving_settings},
 };
 use crate::{
     authentication::tests::Lines,
-    catalog::settings::FrozenCertificate,
     opamp::{
         InstanceUid,
         messages::{AgentToServer, AgentToServerFlags},
@@ -86,29 +80,6 @@ async fn whoever_gets_another_uid_is_written_down() {
     let other = replica.open_by(&token());
     assert!(new_uid(&other.say(&wish)).is_some());
     assert_eq!(lines.audited(&SHORT), ["renamed  Requested"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_request_for_a_certificate_is_written_down_with_its_outcome() {
-    let (leader, replica) =
-        (Leader::new(), Replica::alone(vec![giving_settings(FrozenCertificate::Issued, "Bearer x")]));
-    leader.trusted_by(&replica);
-    let (socket, mut agent, key) = (by_token(&replica), able(), KeyPair::generate().expect("a key"));
-    assert_eq!(socket.say(&agent.report()).capabilities & SERVED, SERVED);
-    let (lines, _listening) = Lines::listen();
-    for _ in 0..100 {
-        socket.say(&asking(agent.heartbeat(), "no request"));
-    }
-    assert_eq!(lines.audited(&SHORT), ["refused edge CertificateRequest"], "the others are counted");
-    for _ in 0..2 {
-        socket.say(&asking(agent.heartbeat(), csr(&key, Some(agent.uid))));
-        pass(MOMENT).await;
-    }
-    assert_eq!(lines.audited(&SHORT), [""; 0], "not decided yet");
-    let asked = replica.requests.last();
-    replica.show_secret(leader.answer(&asked.holder, &asked.request));
-    pass(MOMENT).await;
-    assert_eq!(lines.audited(&SHORT), ["granted edge CertificateRequest"]);
 }
 
 #[tokio::test(start_paused = true)]

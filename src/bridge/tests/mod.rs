@@ -9,6 +9,7 @@ mod convergence;
 mod credentials;
 mod crowds;
 mod duplicates;
+mod fleets;
 mod gateways;
 mod identities;
 mod moves;

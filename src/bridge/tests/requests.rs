@@ -19,7 +19,7 @@ use crate::{
     catalog::{FleetEntry, settings::FrozenCertificate},
     credentials::{
         requests::AskError,
-        stored::{AgentCertificate, StoredError},
+        stored::{AgentCertificate, Holder, StoredError},
     },
     kubernetes::ObjectKey,
     opamp::{
@@ -42,7 +42,7 @@ fn issuing_by_hand() -> FleetEntry {
 }
 
 /// A message that asks for a certificate.
-pub(super) fn asking(message: AgentToServer, request: impl Into<Bytes>) -> AgentToServer {
+fn asking(message: AgentToServer, request: impl Into<Bytes>) -> AgentToServer {
     let certificate_request = Some(CertificateRequest { csr: request.into() });
     let opamp = Some(OpAmpConnectionSettingsRequest { certificate_request });
     AgentToServer { connection_settings_request: Some(ConnectionSettingsRequest { opamp }), ..message }
@@ -239,6 +239,8 @@ async fn a_refusal_that_comes_late_is_told_once() {
     let replica = Replica::alone(vec![issuing()]);
     let (socket, mut agent, _) = waiting(&replica).await;
     let asked = replica.requests.last();
+    let elsewhere = Holder { namespace: "bank".into(), ..holder(agent.uid) };
+    replica.show_secret(Leader::refuse(&elsewhere, &asked.request, "nobody has asked there"));
     let secret = Leader::refuse(&asked.holder, &asked.request, "the issuer refuses it");
     for _ in 0..2 {
         replica.show_secret(secret.clone());
@@ -344,6 +346,26 @@ async fn a_request_while_the_fleet_is_away_waits_for_it() {
     replica.publish(vec![issuing()]);
     pass(MOMENT).await;
     assert_eq!(replica.requests.taken(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_before_the_agent_has_said_what_it_is_waits_for_that() {
+    // A replica that ended before it wrote anything of the agent had told it that requests are served.
+    for (case, selected, expected) in [("a member", "linux", 1), ("a stranger", "windows", 0)] {
+        let replica = Replica::alone(vec![issuing().selecting(selected)]);
+        let (socket, mut agent) = (by_token(&replica), able());
+        let reply = socket.say(&asking(agent.heartbeat(), csr(&key(), None)));
+        assert_eq!((refusal(&reply), settings(&reply), reply.flags & 1), (None, None, 1), "{case}: asked for the rest");
+        pass(MOMENT).await;
+        assert_eq!(replica.requests.taken(), 0, "{case}");
+        socket.say(&agent.report());
+        pass(MOMENT).await;
+        assert_eq!(replica.requests.taken(), expected, "{case}");
+        replica.publish(vec![issuing()]);
+        socket.due();
+        pass(MOMENT).await;
+        assert_eq!(replica.requests.taken(), expected, "{case}: what nobody served is not kept");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use jiff::Timestamp;
 
 use crate::{
-    agents::summary::{Acceptance, AgentSummary},
+    agents::{
+        departures::Departure,
+        summary::{Acceptance, AgentSummary},
+    },
     api::{agent::Access, enrollment::CertificateIssuer},
     catalog::{Catalog, FleetEntry, fleet::Offering, settings::FrozenCertificate},
     credentials::{
@@ -30,6 +33,8 @@ pub struct Shown<'a> {
     pub catalog: &'a Catalog,
     /// All certificates and requests.
     pub certificates: &'a Certificates,
+    /// Agents that were revoked when their objects vanished.
+    pub departures: &'a [Departure],
     /// An agent that is revoked in this namespace is revoked in all.
     pub operator_namespace: &'a str,
 }
@@ -47,8 +52,14 @@ pub struct Called {
 #[must_use]
 pub fn call(shown: Shown<'_>, now: Timestamp) -> Called {
     let fleets = shown.catalog.fleets().filter_map(|fleet| Some((key_of(fleet), policy(fleet)?))).collect();
+    let departed = shown.departures.iter().map(|it| (Roll::place(&it.namespace, &it.uid), it.at)).collect();
     let mut called = Called {
-        roll: Roll { members: BTreeMap::new(), fleets, operator_namespace: shown.operator_namespace.to_owned() },
+        roll: Roll {
+            members: BTreeMap::new(),
+            fleets,
+            departed,
+            operator_namespace: shown.operator_namespace.to_owned(),
+        },
         until: None,
     };
     for agent in shown.agents {
@@ -96,6 +107,7 @@ fn member(agent: &AgentSummary, key_wish: KeyWish) -> Member {
         standing: standing(agent),
         key_wish,
         in_use: used.and_then(|certificate| Serial::parse(&certificate.serial)),
+        in_use_until: used.map(|certificate| certificate.not_after),
         finalizer: match (agent.is_held_for_revocation, agent.deleted) {
             (true, _) => Finalizer::Present,
             (false, None) => Finalizer::Absent,
@@ -138,8 +150,8 @@ fn is_given_settings(catalog: &Catalog, agent: &AgentSummary) -> bool {
 
 /// Whether it has sent a request here.
 fn has_own_key(certificates: &Certificates, agent: &AgentSummary) -> bool {
-    let here = certificates.of(&agent.uid).into_iter().filter(|it| *it.key.namespace == *agent.namespace);
-    here.into_iter().any(|certificate| certificate.origin == KeyOrigin::Agent)
+    let here = certificates.within(&agent.namespace, &agent.uid);
+    here.iter().any(|certificate| certificate.origin == KeyOrigin::Agent)
 }
 
 #[cfg(test)]

@@ -77,15 +77,21 @@ fn called(agent: AgentSummary, fleet: FleetEntry, secrets: Vec<Secret>, now: Tim
     let certificates = Certificates::new(&Scope::All);
     secrets.into_iter().for_each(|secret| certificates.take(&None, Event::Apply(secret)));
     let agents = [Arc::new(agent)];
-    let shown =
-        Shown { agents: &agents, catalog: &catalog, certificates: &certificates, operator_namespace: "opamp-system" };
+    let departures = [Departure { namespace: "telemetry".into(), uid: uid(), at: noon(-1) }];
+    let shown = Shown {
+        agents: &agents,
+        catalog: &catalog,
+        certificates: &certificates,
+        departures: &departures,
+        operator_namespace: "opamp-system",
+    };
     call(shown, now)
 }
 
 /// The only member, of an agent that came long ago.
 fn member_of(agent: AgentSummary) -> Member {
     let roll = called(agent, fleet(FrozenCertificate::Issued), vec![], noon(600)).roll;
-    assert_eq!(roll.operator_namespace, "opamp-system");
+    assert_eq!((&*roll.operator_namespace, roll.departed("telemetry", &uid())), ("opamp-system", Some(noon(-1))));
     roll.member("telemetry", &uid()).expect("a member").clone()
 }
 

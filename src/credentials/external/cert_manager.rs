@@ -77,7 +77,9 @@ fn object(
     issuer: IssuerReference<'_>,
     duration: Duration,
 ) -> DynamicObject {
-    let mut object = DynamicObject::new(&object_name(certificate), kind).within(&certificate.key.namespace);
+    let IssuerReference { name, kind: issuer_kind, group } = issuer;
+    let signer = format!("{issuer_kind}.{group}/{name}");
+    let mut object = DynamicObject::new(&object_name(certificate, &signer), kind).within(&certificate.key.namespace);
     object.labels_mut().insert(AGENT_LABEL.into(), certificate.agent.to_string());
     // It goes with its Secret.
     object.metadata.owner_references = serde_json::from_value(json!([{
@@ -86,7 +88,7 @@ fn object(
     .ok();
     object.data = json!({"spec": {
         "request": STANDARD.encode(request.pem()),
-        "issuerRef": {"name": issuer.name, "kind": issuer.kind, "group": issuer.group},
+        "issuerRef": {"name": name, "kind": issuer_kind, "group": group},
         "duration": format!("{}s", whole(duration)),
         "isCA": false,
         "usages": USAGES,

@@ -50,7 +50,7 @@ fn object(
 ) -> CertificateSigningRequest {
     CertificateSigningRequest {
         metadata: ObjectMeta {
-            name: Some(object_name(certificate)),
+            name: Some(object_name(certificate, SIGNER)),
             labels: Some(BTreeMap::from([(AGENT_LABEL.to_owned(), certificate.agent.to_string())])),
             annotations: Some(BTreeMap::from([
                 ("opamp.dev/namespace".to_owned(), certificate.key.namespace.clone()),

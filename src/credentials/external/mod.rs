@@ -19,7 +19,7 @@ use x509_parser::{certificate::X509Certificate, prelude::FromDer as _};
 
 use super::{
     authority::Issued,
-    facts::{CertificateFacts, Role},
+    facts::{CertificateFacts, Role, later},
     key::KeyId,
     name::AgentName,
     own_names::{Foreign, check_certificate},
@@ -76,6 +76,7 @@ impl Issuers<'_> {
                 let wanted = Wanted { key: request.key().id(), name: certificate.holder().name(self.cluster) };
                 match accept(&chain, &ca, &wanted, now) {
                     Ok(issued) => Progress::Issued(Box::new(issued)),
+                    Err(Unfit::Early) => Progress::Waits(None),
                     Err(unfit) => Progress::Refused(format!("the issuer's answer cannot be used: {unfit}")),
                 }
             }
@@ -83,12 +84,17 @@ impl Issuers<'_> {
     }
 }
 
-/// The name of the object that asks for the certificate of this Secret: another one for each renewal.
-fn object_name(certificate: &AgentCertificate) -> String {
+/// The name of the object that asks this signer for the certificate of this Secret: another one for each renewal, and
+/// after a refusal, which an object that was refused once would repeat for ever.
+fn object_name(certificate: &AgentCertificate, signer: &str) -> String {
+    let AgentCertificate { key, object_uid, attempt, .. } = certificate;
     let former = certificate.given.as_ref().map(|given| given.certificate.serial.to_string());
-    let subject = format!("{}/{}/{}", certificate.key, certificate.object_uid, former.unwrap_or_default());
+    let subject = format!("{key}/{object_uid}/{}/{attempt}/{signer}", former.unwrap_or_default());
     format!("opamp-cert-{}", KeyId(Sha256::digest(subject).into()).short())
 }
+
+/// How far the clocks of two machines of a cluster may be apart.
+const CLOCKS_APART: Duration = Duration::from_secs(300);
 
 /// Why an answer is of no use.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
@@ -101,6 +107,9 @@ enum Unfit {
     Authority,
     #[error("the certificate is not valid now")]
     NotValid,
+    /// The issuer's clock is ahead of ours.
+    #[error("the certificate is valid in a moment")]
+    Early,
     #[error("the certificate says more than it was asked to: {0}")]
     Foreign(#[from] Foreign),
 }
@@ -123,7 +132,8 @@ fn accept(chain: &str, ca: &str, wanted: &Wanted, now: Timestamp) -> Result<Issu
         return Err(Unfit::Authority);
     }
     if !facts.is_valid_at(now) {
-        return Err(Unfit::NotValid);
+        let is_early = now < facts.not_before && facts.not_before <= later(now, CLOCKS_APART);
+        return Err(if is_early { Unfit::Early } else { Unfit::NotValid });
     }
     let (_, parsed) = X509Certificate::from_der(&certificates[0]).map_err(|_| Unfit::NoCertificate)?;
     check_certificate(&parsed, &wanted.name)?;
@@ -164,6 +174,9 @@ mod tests {
             ("another key", &issued.chain, own, 0, Some(Unfit::AnotherKey)),
             ("a CA", &authority.chain(), own, 0, Some(Unfit::Authority)),
             ("expired", &issued.chain, key, 604_800, Some(Unfit::NotValid)),
+            // It is dated back by 300 s.
+            ("of a clock that is ahead", &issued.chain, key, -302, Some(Unfit::Early)),
+            ("of another day", &issued.chain, key, -86_400, Some(Unfit::NotValid)),
             ("good", &issued.chain, key, 0, None),
         ] {
             let wanted = Wanted { key, name: name(1) };

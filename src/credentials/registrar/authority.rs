@@ -26,6 +26,10 @@ impl Registrar {
         self.observed.server.known()?;
         if self.settled.as_ref().is_none_or(|settled| settled.authority.check_dates(now).is_err()) {
             let (cluster, namespace) = (self.settings.cluster.as_deref(), self.settings.namespace.as_str());
+            // With Secret and ConfigMap gone nothing else tells whom agents and replicas trust.
+            let seen = self.trust.snapshot().authorities().map(|seen| seen.to_config_map(&self.settings.namespace));
+            let is_readable = |it: &&ConfigMap| PublishedAuthorities::read(it).is_ok();
+            let published = published.filter(is_readable).or(seen.as_ref());
             let settled = Generations::settle(secret, published, cluster, namespace, now)
                 .map_err(|error| Trouble::ForPeople(error.to_string()))?;
             self.put_generations(settled, now).await?;
@@ -95,10 +99,11 @@ impl Registrar {
         }
         if let Ok(Some(read)) = read {
             self.revocations = Some(read);
-        } else if let Some(last) = &self.revocations {
+        } else if let Some(last) = self.revocations.clone().or_else(|| self.trust.snapshot().revocations().cloned()) {
             let config_map = last.to_config_map(&self.settings.namespace);
             let written = self.put(found, config_map).await?;
             self.observed.revocations.put(written);
+            self.revocations = Some(last);
         }
         Ok(self.revocations.clone())
     }

@@ -20,6 +20,7 @@ use super::{AGAIN, LONGEST_LOOK, LOOK, LOOK_FOR_CERT_MANAGER, LOOK_LATER, ROUND,
 use crate::{
     api::{FIELD_MANAGER, agent::Agent},
     credentials::{
+        audit::{self, Decision},
         carry::{Carried, Desk, Write, refuse},
         certificates::Certificates,
         external::{
@@ -41,6 +42,8 @@ use crate::{
 const AT_ONCE: usize = 8;
 /// Certificates of one round, about a second's worth: then it is looked at whether something else is more urgent.
 const ISSUES_A_ROUND: usize = 20;
+/// Other writes of one round, as much.
+const OTHERS_A_ROUND: usize = 60;
 
 /// Who carries out steps. Borrowed from the registrar, so that several are under way.
 struct Hand<'a> {
@@ -72,15 +75,18 @@ impl Registrar {
         let Some(settled) = &self.settled else { return Err(Trouble::NotListed) };
         let facts = settled.authority.facts();
         let certificates = self.certificates.all();
+        self.orphans.look(roll, &certificates, now);
         let stored = Stored {
             certificates: &certificates,
             revocations: revocations.as_ref(),
             authority: facts.key,
             trusted: &settled.published.issuers,
             authority_ends: facts.not_after,
+            orphans: &self.orphans,
         };
         let plan = plan(roll, stored, now);
         self.metrics.show(plan.pending, revocations.map_or(0, |known| known.revocations.len()));
+        self.warn_of_full_list(plan.without_room);
         self.look_for_cert_manager(roll).await;
         let outcome = self.carry_out(plan, roll, now).await;
         self.tell(roll);
@@ -99,11 +105,13 @@ impl Registrar {
             let until = self.resting.get(&subject(step)).and_then(|rest| rest.until);
             until.is_none_or(|until| until <= instant) && !(is_absent && needs_cert_manager(step))
         };
+        // A revocation does not wait for whatever was tried in vain for the same agent.
+        let (urgent, steps): (Vec<_>, Vec<_>) =
+            plan.steps.into_iter().partition(|step| matches!(step, Step::Hold(_) | Step::Publish { .. }));
         let (issues, others): (Vec<_>, Vec<_>) =
-            plan.steps.into_iter().filter(is_ready).partition(|step| matches!(step, Step::Answer(..) | Step::Make(..)));
-        let has_more = issues.len() > ISSUES_A_ROUND || !others.is_empty();
-        let (urgent, others): (Vec<_>, Vec<_>) =
-            others.into_iter().partition(|step| matches!(step, Step::Hold(_) | Step::Publish { .. }));
+            steps.into_iter().filter(is_ready).partition(|step| matches!(step, Step::Answer(..) | Step::Make(..)));
+        let has_more = issues.len() > ISSUES_A_ROUND || !others.is_empty() || !urgent.is_empty();
+        let issues = take_turns(issues);
         let Some(settled) = self.settled.take() else { return Err(Trouble::NotListed) };
         let desk = Desk {
             authority: &settled.authority,
@@ -111,33 +119,39 @@ impl Registrar {
             namespace: &self.settings.namespace.clone(),
             roll,
         };
-        let carried =
-            self.carry_out_with(desk, [urgent, others, issues], now).await.map(|outcomes| self.note(outcomes, pause));
+        let carried = self.carry_out_with(desk, [urgent, others, issues], now).await;
         self.settled = Some(settled);
-        carried?;
+        let (outcomes, trouble) = carried?;
+        self.note(outcomes, pause);
+        if let Some(trouble) = trouble {
+            return Err(trouble);
+        }
         Ok(if has_more { Round::More } else { Round::Until(self.next(plan.look_again, now)) })
     }
 
+    /// What comes of the steps, and the first urgent one that the API server did not take: the others need not suffer.
     async fn carry_out_with(
         &mut self,
         desk: Desk<'_>,
-        [urgent, others, mut issues]: [Vec<Step>; 3],
+        [urgent, others, issues]: [Vec<Step>; 3],
         now: Timestamp,
-    ) -> Result<Vec<Outcome>, Trouble> {
+    ) -> Result<(Vec<Outcome>, Option<Trouble>), Trouble> {
+        let mut trouble = None;
         for step in urgent {
-            match desk.carry(step, now).map_err(|error| Trouble::ForPeople(error.to_string()))? {
-                Carried::Write(Write::Publish(config_map)) => self.publish(*config_map).await?,
+            let done = match desk.carry(step, now).map_err(|error| Trouble::ForPeople(error.to_string()))? {
+                Carried::Write(Write::Publish(config_map)) => self.publish(*config_map).await,
                 Carried::Write(write) => {
-                    let written = self.hand(desk, now).write(write).await;
-                    written.map_err(|error| Trouble::Write(error.to_string()))?;
+                    let written = self.hand(desk, now).write(write).await.map(drop);
+                    written.map_err(|error| Trouble::Write(error.to_string()))
                 }
-                Carried::Ask(..) => {}
-            }
+                Carried::Ask(..) => Ok(()),
+            };
+            trouble = trouble.or_else(|| done.err());
         }
-        issues.truncate(ISSUES_A_ROUND);
         let hand = self.hand(desk, now);
-        let steps = stream::iter(others.into_iter().chain(issues));
-        Ok(steps.map(|step| hand.step(step)).buffer_unordered(AT_ONCE).collect().await)
+        let steps = others.into_iter().take(OTHERS_A_ROUND).chain(issues.into_iter().take(ISSUES_A_ROUND));
+        let outcomes = stream::iter(steps).map(|step| hand.step(step)).buffer_unordered(AT_ONCE).collect().await;
+        Ok((outcomes, trouble))
     }
 
     fn hand<'a>(&'a self, desk: Desk<'a>, now: Timestamp) -> Hand<'a> {
@@ -165,7 +179,7 @@ impl Registrar {
                     last = Some(why);
                 }
                 Outcome::Waits(subject, fleet, finding) => {
-                    self.resting.insert(subject, Rest { times: 0, until: Some(clock() + pause) });
+                    self.resting.insert(subject, Rest { times: 0, until: Some(clock() + spread(pause)) });
                     found.insert(fleet, finding);
                 }
             }
@@ -179,6 +193,16 @@ impl Registrar {
                 None => drop(self.waits.remove(&fleet)),
             }
         }
+    }
+
+    fn warn_of_full_list(&mut self, without_room: usize) {
+        if without_room > 0 && self.without_room == 0 {
+            tracing::error!(
+                without_room,
+                "more certificates are revoked than one list holds; the Agents of the others are held until there is room"
+            );
+        }
+        self.without_room = without_room;
     }
 
     /// Nobody need have asked for a certificate before it shows that cert-manager is not there.
@@ -260,10 +284,12 @@ impl Hand<'_> {
                 }
             }
         };
-        let outcome = if is_refusal(&write) { IssueOutcome::Refused } else { IssueOutcome::Issued };
+        let decides = issuer.is_some() || is_refusal(&write);
         match self.write(write).await {
-            Ok(()) => {
-                issuer.iter().for_each(|issuer| self.metrics.issued(issuer, outcome));
+            Ok(written) => {
+                if let Some(written) = written.filter(|_| decides) {
+                    self.decided(&written, issuer.as_ref());
+                }
                 fleet.map_or(Outcome::Written, Outcome::Served)
             }
             Err(error) => self.failed(subject, issuer.as_ref(), error.to_string()),
@@ -289,27 +315,43 @@ impl Hand<'_> {
         }
     }
 
+    /// Tells of a decision that was written.
+    fn decided(&self, written: &Secret, issuer: Option<&Issuer>) {
+        let read = AgentCertificate::read(written).ok();
+        let Some(decision) = read.and_then(|read| Decision::shown_by(&read, issuer)) else { return };
+        audit::record(&decision, 1);
+        let outcome = match decision.outcome {
+            audit::Outcome::Issued => IssueOutcome::Issued,
+            audit::Outcome::Refused => IssueOutcome::Refused,
+        };
+        issuer.iter().for_each(|issuer| self.metrics.issued(issuer, outcome));
+    }
+
     fn failed(&self, subject: ObjectKey, issuer: Option<&Issuer>, why: String) -> Outcome {
         issuer.into_iter().for_each(|issuer| self.metrics.issued(issuer, IssueOutcome::Failed));
         Outcome::Later(subject, why)
     }
 
-    /// Writes, and follows at once what the API server answers. That somebody else was faster is no failure: the next
-    /// plan is made from what there is then.
-    async fn write(&self, write: Write) -> Result<(), WriteError> {
+    /// Writes, and follows at once what the API server answers: a Secret as it is then. That somebody else was faster is no
+    /// failure: the next plan is made from what there is then.
+    async fn write(&self, write: Write) -> Result<Option<Secret>, WriteError> {
         match write {
             Write::Create(secret) => {
                 let parameters = PostParams { field_manager: Some(FIELD_MANAGER.into()), ..PostParams::default() };
                 let secrets = self.secrets(&secret.namespace().unwrap_or_default());
                 if let Some(created) = self.writes.ask(secrets.create(&parameters, &secret)).await? {
-                    self.certificates.take(&None, Event::Apply(created));
+                    self.certificates.note(created.clone());
+                    return Ok(Some(created));
                 }
             }
             Write::Patch(certificate, patch) => {
                 let (name, patch) = (&certificate.key.name, Patch::Merge(patch));
                 let secrets = self.secrets(&certificate.key.namespace);
                 match self.writes.ask(secrets.patch(name, &PatchParams::default(), &patch)).await? {
-                    Some(patched) => self.certificates.take(&None, Event::Apply(patched)),
+                    Some(patched) => {
+                        self.certificates.note(patched.clone());
+                        return Ok(Some(patched));
+                    }
                     None => self.look(&certificate).await?,
                 }
             }
@@ -330,14 +372,14 @@ impl Hand<'_> {
             // It is the registrar's: what was published last is remembered there.
             Write::Publish(_) => {}
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Looks at what has become of a Secret.
     async fn look(&self, certificate: &Arc<AgentCertificate>) -> Result<(), WriteError> {
         let ObjectKey { namespace, name } = &certificate.key;
         match self.writes.ask(self.secrets(namespace).get_opt(name)).await?.flatten() {
-            Some(found) => self.certificates.take(&None, Event::Apply(found)),
+            Some(found) => self.certificates.note(found),
             None => self.gone(&certificate.key),
         }
         Ok(())
@@ -375,6 +417,41 @@ impl Hand<'_> {
 /// The pause until it is looked again whether somebody else has signed, when so many wait.
 fn pause(waiting: usize) -> Duration {
     LOOK_LATER.saturating_mul(u32::try_from(waiting).unwrap_or(u32::MAX)).clamp(LOOK, LONGEST_LOOK)
+}
+
+/// Half of it to all of it, so that those that were asked together are not looked at together for ever.
+fn spread(pause: Duration) -> Duration {
+    pause.mul_f64(f64::midpoint(1.0, rand::random()))
+}
+
+/// The first of each fleet, then the second of each: else one fleet with much to do, or with an issuer that does not
+/// answer, would leave nothing to others. The fleets are in another order each time.
+fn take_turns(issues: Vec<Step>) -> Vec<Step> {
+    let mut fleets: BTreeMap<Option<ObjectKey>, (usize, u64)> = BTreeMap::new();
+    let mut numbered: Vec<_> = issues
+        .into_iter()
+        .map(|step| {
+            let (turn, order) = fleets.entry(beneficiary(&step)).or_insert_with(|| (0, rand::random()));
+            *turn += 1;
+            ((*turn, *order), step)
+        })
+        .collect();
+    numbered.sort_by_key(|(turn, _)| *turn);
+    numbered.into_iter().map(|(_, step)| step).collect()
+}
+
+/// The fleet whose member gets a certificate by this.
+fn beneficiary(step: &Step) -> Option<ObjectKey> {
+    match step {
+        Step::Make(holder, _) => Some(ObjectKey::new(&holder.namespace, &holder.fleet)),
+        Step::Answer(..)
+        | Step::Hold(_)
+        | Step::Publish { .. }
+        | Step::Release(_)
+        | Step::Remove(_)
+        | Step::Refuse(..)
+        | Step::Settle(_) => fleet(step),
+    }
 }
 
 fn is_by_cert_manager(policy: &IssuePolicy) -> bool {

@@ -25,9 +25,11 @@ use super::{
     external::cert_manager::Presence,
     generations::Generations,
     metrics::Metrics,
+    orphans::Orphans,
     profile::ServerName,
     published::PublishedRevocations,
     roll::Roll,
+    trust::Trust,
     writes::{Writes, clock},
 };
 use crate::{
@@ -76,6 +78,8 @@ pub struct Findings {
 pub struct Registrar {
     client: Client,
     certificates: Certificates,
+    /// What this replica has seen, for when somebody deletes what tells of it.
+    trust: Trust,
     settings: RegistrarSettings,
     metrics: Metrics,
     findings: watch::Sender<Findings>,
@@ -85,6 +89,10 @@ pub struct Registrar {
     settled: Option<Generations>,
     /// What was published last, for when somebody deletes it.
     revocations: Option<PublishedRevocations>,
+    /// How many revoked certificates the list had no room for.
+    without_room: usize,
+    /// Which certificates belong to nobody.
+    orphans: Orphans,
     /// What was tried in vain, by Secret or Agent.
     resting: HashMap<ObjectKey, Rest>,
     /// What fleets wait for that people must mend.
@@ -110,13 +118,20 @@ enum Round {
 }
 
 impl Registrar {
-    /// Writes over `client`, which is one without retries of its own. `certificates` is the index that this replica
-    /// keeps up anyway.
+    /// Writes over `client`, which is one without retries of its own. `certificates` and `trust` are what this replica keeps
+    /// up anyway.
     #[must_use]
-    pub fn new(client: Client, certificates: Certificates, settings: RegistrarSettings, metrics: Metrics) -> Self {
+    pub fn new(
+        client: Client,
+        certificates: Certificates,
+        trust: Trust,
+        settings: RegistrarSettings,
+        metrics: Metrics,
+    ) -> Self {
         Self {
             client,
             certificates,
+            trust,
             settings,
             metrics,
             findings: watch::Sender::default(),
@@ -126,6 +141,8 @@ impl Registrar {
             observed: Observed::default(),
             settled: None,
             revocations: None,
+            without_room: 0,
+            orphans: Orphans::default(),
             resting: HashMap::new(),
             waits: BTreeMap::new(),
             cert_manager: None,

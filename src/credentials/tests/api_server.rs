@@ -41,6 +41,8 @@ struct State {
     death: Option<Death>,
     /// Resources that do not exist.
     unknown: Vec<String>,
+    /// Resources that the caller has no right to.
+    forbidden: Vec<String>,
 }
 
 /// A handle of the server; clones share it.
@@ -85,6 +87,11 @@ impl ApiServer {
     /// The API server knows these kinds no more; all others it knows.
     pub(super) fn know_no(&self, resources: &[&str]) {
         self.state().unknown = resources.iter().map(ToString::to_string).collect();
+    }
+
+    /// The caller may do nothing to these kinds any more.
+    pub(super) fn forbid(&self, resources: &[&str]) {
+        self.state().forbidden = resources.iter().map(ToString::to_string).collect();
     }
 
     /// Writes so far, as method and path.
@@ -240,6 +247,9 @@ impl State {
     fn handle(&mut self, method: &Method, target: &Target, body: &[u8]) -> (u16, Value) {
         if self.unknown.contains(&target.resource) {
             return failure(404, "NotFound");
+        }
+        if self.forbidden.contains(&target.resource) {
+            return failure(403, "Forbidden");
         }
         let Some(name) = &target.name else {
             return if method == Method::POST { self.create(target, body) } else { (200, self.items(target)) };

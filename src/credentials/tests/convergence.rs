@@ -5,7 +5,9 @@ use proptest::prelude::*;
 use super::{uid, world::World};
 use crate::credentials::{
     plan::Step,
+    revocations::{HolderId, MOST_REVOKED, Revocation},
     roll::{Finalizer, KeyWish, Standing},
+    serial::Serial,
     stored::KeyOrigin,
 };
 
@@ -50,6 +52,7 @@ fn only_who_may_have_a_certificate_gets_one() {
 fn a_request_that_nobody_knows_waits_for_its_agent_and_is_removed_in_the_end() {
     let mut world = World::new();
     world.ask(1);
+    world.settle();
     world.pass(599);
     world.settle();
     assert_eq!(world.of(1).len(), 1, "the Agent may be seen later than its Secret");
@@ -149,6 +152,8 @@ fn a_revoked_agent_is_held_until_its_certificates_are_in_the_list() {
     }
     assert_eq!(world.member(1).finalizer, Finalizer::Present);
     assert!(world.is_revoked(&serial));
+    let steps = world.plan().steps;
+    assert!(matches!(steps[..], [Step::Remove(_)]), "held until nothing is left that could be forgotten: {steps:?}");
     world.settle();
     assert_eq!((world.member(1).finalizer, world.of(1).len(), world.of(2).len()), (Finalizer::Absent, 0, 1));
     // Back in grace it gets another; the former stays in the list until it would have ended.
@@ -159,6 +164,97 @@ fn a_revoked_agent_is_held_until_its_certificates_are_in_the_list() {
     world.pass(86_400);
     world.settle();
     assert!(!world.is_revoked(&serial));
+}
+
+#[test]
+fn a_list_without_room_is_not_written_again_and_again_and_holds_who_is_not_in_it() {
+    let mut world = World::new();
+    world.join(1, Standing::Admitted, KeyWish::Operators);
+    world.settle();
+    let (begin, issuer, holder) = (world.now, world.authority.facts().key, HolderId::of("telemetry", &uid(9)));
+    let mut full = world.revocations().unwrap();
+    for number in 0..MOST_REVOKED {
+        let not_after = super::at(if number == 0 { 300 } else { 86_400 });
+        full.revocations.revoke(issuer, Serial::random(), Revocation { holder, at: begin, not_after });
+    }
+    world.published = Some(full.to_config_map("opamp-system"));
+    let serial = world.of(1)[0].given.as_ref().unwrap().certificate.serial.clone();
+    world.member(1).standing = Standing::Revoked;
+    world.settle();
+    assert_eq!(world.revocations().unwrap().number, full.number, "nobody makes room for it, and nothing changes");
+    assert_eq!((world.of(1).len(), world.member(1).finalizer), (1, Finalizer::Present));
+    assert_eq!(world.plan().without_room, 1);
+    world.pass(300);
+    world.settle();
+    assert_eq!((world.of(1).len(), world.member(1).finalizer), (0, Finalizer::Absent));
+    assert!(world.is_revoked(&serial), "there is room");
+}
+
+#[test]
+fn an_agent_whose_secret_was_deleted_before_it_is_revoked_is_in_the_list_without_a_number() {
+    for (case, is_deleted) in [("deleted", true), ("there", false)] {
+        let mut world = World::new();
+        world.join(1, Standing::Admitted, KeyWish::Operators);
+        world.settle();
+        let held = world.of(1)[0].given.as_ref().unwrap().certificate.clone();
+        if is_deleted {
+            world.secrets.clear();
+        }
+        let member = world.member(1);
+        (member.standing, member.in_use, member.in_use_until) =
+            (Standing::Revoked, Some(held.serial.clone()), Some(held.not_after));
+        world.settle();
+        let list = world.revocations().unwrap().revocations;
+        assert_eq!((list.len(), list.holders().len()), (1, 1), "{case}");
+        assert!(list.holders().contains_key(&HolderId::of("telemetry", &uid(1))), "{case}");
+        assert_eq!(world.is_revoked(&held.serial), !is_deleted, "{case}");
+        world.pass(600);
+        world.settle();
+        assert_eq!((world.of(1).len(), world.member(1).finalizer), (0, Finalizer::Absent), "{case}");
+        assert_eq!(world.plan().steps, [], "{case}");
+    }
+}
+
+#[test]
+fn an_agent_that_is_revoked_and_deleted_at_once_is_taken_back_and_may_come_anew() {
+    for gone_from in ["telemetry", "opamp-system"] {
+        let mut world = World::new();
+        world.join(1, Standing::Admitted, KeyWish::Operators);
+        world.settle();
+        let serial = world.of(1)[0].given.as_ref().unwrap().certificate.serial.clone();
+        world.pass(10);
+        world.roll.members.clear();
+        world.roll.departed.insert(crate::credentials::roll::Roll::place(gone_from, &uid(1)), world.now);
+        world.settle();
+        assert!(world.is_revoked(&serial), "no leader has seen it revoked");
+        assert_eq!(world.of(1).len(), 0);
+        world.pass(1);
+        world.join(1, Standing::Admitted, KeyWish::Operators);
+        world.settle();
+        let anew = world.of(1)[0].given.as_ref().unwrap().certificate.serial.clone();
+        assert!(anew != serial && !world.is_revoked(&anew));
+    }
+}
+
+#[test]
+fn an_agent_whose_object_is_deleted_by_mistake_keeps_its_certificate() {
+    let mut world = World::new();
+    world.join(1, Standing::Admitted, KeyWish::Operators).in_use = None;
+    world.settle();
+    let name = world.of(1)[0].key.name.clone();
+    let (place, member) = world.roll.members.pop_first().unwrap();
+    for (seconds, is_back, is_kept) in
+        [(100, false, true), (100, true, true), (0, false, true), (599, false, true), (1, false, false)]
+    {
+        world.pass(seconds);
+        if is_back {
+            world.roll.members.insert(place.clone(), member.clone());
+        } else {
+            world.roll.members.clear();
+        }
+        world.settle();
+        assert_eq!(world.of(1).first().map(|it| it.key.name == name), is_kept.then_some(true), "{seconds} s later");
+    }
 }
 
 #[test]

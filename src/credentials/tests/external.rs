@@ -164,6 +164,53 @@ async fn nobody_else_is_asked_to_sign_a_foreign_name() {
     }
 }
 
+/// Agent 1 alone, whose request waits.
+fn asking(server: &ApiServer) -> Roll {
+    server.put("secrets", &serde_json::to_value(holder(1).request(&request(1))).unwrap());
+    let mut roll = two(cert_manager());
+    roll.members.retain(|_, member| member.agent == uid(1));
+    roll
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_issuer_that_has_failed_once_is_asked_anew_when_the_agent_asks_again() {
+    let server = ApiServer::new();
+    let bench = Bench::start(&server, &asking(&server));
+    bench.until("it is asked for", |_| server.list("certificaterequests").len() == 1).await;
+    let failed = json!({"conditions": [{"type": "Ready", "status": "False", "reason": "Failed", "message": "away"}]});
+    change(&server, "certificaterequests", &server.list("certificaterequests")[0], &failed);
+    bench.until("it is refused", |bench| bench.certificates.of(&uid(1))[0].refused.is_some()).await;
+    let known = bench.certificates.of(&uid(1)).remove(0);
+    let mut secret = server.get("secrets", "telemetry", &known.key.name).unwrap();
+    merge(&mut secret, &known.ask_again("edge"));
+    server.put("secrets", &secret);
+    bench.until("it is asked for anew", |_| server.list("certificaterequests").len() == 2).await;
+    let (authority, _) = Authority::generate("corp", Timestamp::now()).unwrap();
+    let object = server.list("certificaterequests").into_iter().find(|object| object["status"].is_null()).unwrap();
+    let signed = json!({"conditions": [{"type": "Ready", "status": "True", "reason": "Issued"}],
+        "certificate": STANDARD.encode(sign(&authority, &object)), "ca": STANDARD.encode(authority.chain())});
+    change(&server, "certificaterequests", &object, &signed);
+    bench.until("it has its certificate", |bench| bench.given(&uid(1)) == 1).await;
+    assert_eq!(bench.certificates.of(&uid(1))[0].attempt, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_issuer_of_the_fleet_is_asked_at_once() {
+    let server = ApiServer::new();
+    let mut roll = asking(&server);
+    let bench = Bench::start(&server, &roll);
+    bench.until("the first is asked", |_| server.list("certificaterequests").len() == 1).await;
+    let corrected =
+        Issuer::CertManager { name: "corporate".into(), kind: "Issuer".into(), group: "cert-manager.io".into() };
+    roll.fleets.insert(ObjectKey::new("telemetry", "edge"), policy(corrected));
+    bench.call(&roll);
+    bench.until("the other is asked", |_| server.list("certificaterequests").len() == 2).await;
+    let asked = server.list("certificaterequests");
+    let mut names: Vec<_> = asked.iter().filter_map(|object| object["spec"]["issuerRef"]["name"].as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["corp", "corporate"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn that_cert_manager_is_not_there_is_told_and_mended_by_itself() {
     let server = ApiServer::new();

@@ -223,3 +223,18 @@ fn the_name_of_the_cluster_is_kept_unless_the_flag_gives_another() {
     assert_eq!(named.published.cluster, "prod-eu");
     assert_eq!(named.secret.unwrap().annotations()[CLUSTER_ANNOTATION], "prod-eu");
 }
+
+#[test]
+fn a_bundle_never_grows_so_long_that_nobody_can_read_it() {
+    let mut stored = Stored::default();
+    stored.settle(0);
+    for number in 1..64 {
+        stored.annotate(ROTATE_ANNOTATION, &format!("{number}"));
+        stored.settle(number);
+    }
+    let before = active(&stored.look(64).unwrap());
+    stored.annotate(ROTATE_ANNOTATION, "once too often");
+    assert_eq!(stored.look(65).map(|_| ()), Err(GenerationError::Full));
+    stored.annotate(ROTATE_ANNOTATION, "63");
+    assert_eq!(active(&stored.look(66).unwrap()), before, "the wish was taken back");
+}

@@ -23,9 +23,9 @@ use crate::{
         profile::server_names,
         registrar::{Findings, Registrar, RegistrarSettings},
         renewal::Validity,
-        requests::{Asked, Requests},
+        requests::{AskError, Asked, Requests},
         roll::{Finalizer, KeyWish, Member, Roll, Standing},
-        stored::{AgentCertificate, Given},
+        stored::{AgentCertificate, Given, Holder},
         trust::Trust,
     },
     kubernetes::{ObjectKey, Scope},
@@ -50,14 +50,20 @@ impl Drop for Bench {
 impl Bench {
     /// A replica that has the lead.
     pub(super) fn start(server: &ApiServer, roll: &Roll) -> Self {
-        let (certificates, trust) = (Certificates::new(&Scope::All), Trust::new());
+        Self::succeed(server, roll, Trust::new())
+    }
+
+    /// The same, of a replica that has seen so much before it got the lead.
+    fn succeed(server: &ApiServer, roll: &Roll, trust: Trust) -> Self {
+        let certificates = Certificates::new(&Scope::All);
         let sender = watch::Sender::new(Some(Arc::new(roll.clone())));
         let settings = RegistrarSettings {
             namespace: "opamp-system".into(),
             cluster: None,
             server_names: Some(server_names(&[], "opamp-system")),
         };
-        let registrar = Registrar::new(server.client(), certificates.clone(), settings, Metrics::default());
+        let (client, metrics) = (server.client(), Metrics::default());
+        let registrar = Registrar::new(client, certificates.clone(), trust.clone(), settings, metrics);
         let findings = registrar.findings();
         let tasks = vec![
             tokio::spawn(certificates.clone().run(server.client().into(), Scope::All)),
@@ -81,6 +87,11 @@ impl Bench {
         self.certificates.offered(&uid(number), "telemetry", "edge", &trust, Timestamp::now())
     }
 
+    /// Who is known changes.
+    pub(super) fn call(&self, roll: &Roll) {
+        self.roll.send_replace(Some(Arc::new(roll.clone())));
+    }
+
     pub(super) fn given(&self, agent: &InstanceUid) -> usize {
         self.certificates.of(agent).iter().filter(|it| it.given.is_some()).count()
     }
@@ -88,7 +99,8 @@ impl Bench {
 
 pub(super) fn member(number: u8, standing: Standing, key_wish: KeyWish) -> (ObjectKey, Member) {
     let (agent, finalizer) = (uid(number), Finalizer::Absent);
-    let member = Member { agent, fleet: Some("edge".into()), standing, key_wish, in_use: None, finalizer };
+    let member =
+        Member { agent, fleet: Some("edge".into()), standing, key_wish, in_use: None, in_use_until: None, finalizer };
     (Roll::place("telemetry", &agent), member)
 }
 
@@ -96,6 +108,7 @@ pub(super) fn roll(members: impl IntoIterator<Item = (ObjectKey, Member)>) -> Ro
     Roll {
         members: members.into_iter().collect(),
         fleets: BTreeMap::from([(ObjectKey::new("telemetry", "edge"), POLICY)]),
+        departed: BTreeMap::new(),
         operator_namespace: "opamp-system".into(),
     }
 }
@@ -147,6 +160,23 @@ async fn a_request_that_a_replica_hands_on_is_answered_and_believed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn secrets_of_another_namespace_are_no_crowd() {
+    let server = ApiServer::new();
+    let bench = Bench::start(&server, &roll([]));
+    for _ in 0..4 {
+        let elsewhere = Holder { namespace: "bank".into(), ..holder(1) };
+        server.put("secrets", &serde_json::to_value(elsewhere.request(&request(1))).unwrap());
+    }
+    bench.until("they are known", |bench| bench.certificates.of(&uid(1)).len() == 4).await;
+    let requests = Requests::new(server.client(), bench.certificates.clone(), bench.trust.clone());
+    for number in 0..=4 {
+        let (holder, request) = (holder(1), request(1));
+        let asked = requests.ask(&holder, &request, Validity::default(), Timestamp::now()).await;
+        assert_eq!(asked, if number < 4 { Ok(Asked::Waits) } else { Err(AskError::Crowd) }, "{number}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_revocation_is_published_within_a_second_and_survives_its_objects() {
     let server = ApiServer::new();
     server.put("agents", &agent_object(1));
@@ -174,6 +204,75 @@ async fn a_revocation_is_published_within_a_second_and_survives_its_objects() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_agent_that_cannot_be_held_keeps_nobody_else_waiting() {
+    let server = ApiServer::new();
+    let bench = Bench::start(&server, &roll([member(1, Standing::Admitted, KeyWish::Operators)]));
+    bench.until("it has one", |bench| bench.given(&uid(1)) == 1).await;
+    let held = bench.certificates.of(&uid(1))[0].held().next().unwrap().clone();
+    server.forbid(&["agents"]);
+    let members = [member(1, Standing::Revoked, KeyWish::Operators), member(2, Standing::Admitted, KeyWish::Operators)];
+    bench.roll.send_replace(Some(Arc::new(roll(members))));
+    bench.until("it is revoked", |bench| bench.trust.snapshot().is_revoked(&held.issuer, &held.serial)).await;
+    bench.until("another is served", |bench| bench.given(&uid(2)) == 1).await;
+}
+
+/// So many agents, in this fleet alone.
+fn crowd(namespace: &str, count: u16, change: impl Fn(&mut Member)) -> Vec<(ObjectKey, Member)> {
+    let agents = (0..count).map(|number| {
+        let agent = InstanceUid::from_wire(&[&[7; 14][..], &number.to_be_bytes()].concat()).unwrap();
+        let (_, mut member) = member(1, Standing::Admitted, KeyWish::Operators);
+        member.agent = agent;
+        change(&mut member);
+        (Roll::place(namespace, &agent), member)
+    });
+    agents.collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fleet_with_much_to_do_leaves_their_turns_to_others() {
+    let server = ApiServer::new();
+    let mut roll =
+        roll(crowd("alpha", 1_000, |_| ()).into_iter().chain([member(1, Standing::Admitted, KeyWish::Operators)]));
+    roll.fleets.insert(ObjectKey::new("alpha", "edge"), POLICY);
+    let bench = Bench::start(&server, &roll);
+    bench.until("the last has its certificate", |bench| bench.given(&uid(1)) == 1).await;
+    let before = bench.certificates.all().len();
+    assert!(before <= 41, "{before} before it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_revocation_does_not_wait_for_a_thousand_other_writes() {
+    let server = ApiServer::new();
+    server.put("agents", &agent_object(1));
+    let denied = || {
+        crowd("telemetry", 1_000, |member| {
+            (member.standing, member.key_wish) = (Standing::Denied, KeyWish::Own);
+        })
+    };
+    let bench = Bench::start(&server, &roll([member(1, Standing::Admitted, KeyWish::Operators)]));
+    bench.until("it has one", |bench| bench.given(&uid(1)) == 1).await;
+    for (_, member) in denied() {
+        let secret = Holder { agent: member.agent, ..holder(1) }.request(&request(1));
+        server.put("secrets", &serde_json::to_value(secret).unwrap());
+    }
+    bench.until("all have asked", |bench| bench.certificates.all().len() == 1_001).await;
+    bench.roll.send_replace(Some(Arc::new(roll(denied().into_iter().chain([member(
+        1,
+        Standing::Admitted,
+        KeyWish::Own,
+    )])))));
+    sleep(Duration::from_secs(1)).await;
+    let held = bench.certificates.of(&uid(1))[0].held().next().unwrap().clone();
+    let revoked = member(1, Standing::Revoked, KeyWish::Own);
+    bench.roll.send_replace(Some(Arc::new(roll(denied().into_iter().chain([revoked])))));
+    let start = Instant::now();
+    bench.until("it is revoked", |bench| bench.trust.snapshot().is_revoked(&held.issuer, &held.serial)).await;
+    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+    let refused = |bench: &Bench| bench.certificates.all().iter().filter(|it| it.refused.is_some()).count();
+    bench.until("all are refused", |bench| refused(bench) == 1_000).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_broken_authority_is_told_and_left_alone() {
     let server = ApiServer::new();
     drop(Bench::start(&server, &roll([])));
@@ -182,7 +281,7 @@ async fn a_broken_authority_is_told_and_left_alone() {
     server.put("secrets", &secret);
     let certificates = Certificates::new(&Scope::All);
     let settings = RegistrarSettings { namespace: "opamp-system".into(), cluster: None, server_names: None };
-    let registrar = Registrar::new(server.client(), certificates, settings, Metrics::default());
+    let registrar = Registrar::new(server.client(), certificates, Trust::new(), settings, Metrics::default());
     let mut findings = registrar.findings();
     let (_sender, receiver) = watch::channel(None);
     let task = tokio::spawn(registrar.run(server.client().into(), receiver));
@@ -236,6 +335,46 @@ async fn a_leader_that_is_killed_at_any_write_leaves_nothing_that_the_next_one_c
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_authority_whose_objects_are_all_deleted_stays_trusted() {
+    let server = ApiServer::new();
+    let bench = Bench::start(&server, &roll([member(1, Standing::Admitted, KeyWish::Operators)]));
+    bench.until("it has one", |bench| bench.given(&uid(1)) == 1).await;
+    let former = bench.certificates.of(&uid(1))[0].held().next().unwrap().issuer;
+    for resource in ["configmaps", "secrets"] {
+        server.delete(resource, "opamp-system", "opamp-ca");
+    }
+    let signs = |bench: &Bench| bench.trust.snapshot().revocations().map(|list| list.signed_by);
+    bench.until("another signs", |bench| signs(bench).is_some_and(|signer| signer != former)).await;
+    sleep(Duration::from_secs(5)).await;
+    assert!(bench.trust.snapshot().trusts(&former), "nobody is turned away");
+    assert!(signs(&bench).is_some_and(|signer| bench.trust.snapshot().trusts(&signer)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_leader_puts_back_what_it_has_seen() {
+    let server = ApiServer::new();
+    server.put("agents", &agent_object(1));
+    let bench = Bench::start(&server, &roll([member(1, Standing::Admitted, KeyWish::Operators)]));
+    bench.until("it has one", |bench| bench.given(&uid(1)) == 1).await;
+    let held = bench.certificates.of(&uid(1))[0].held().next().unwrap().clone();
+    bench.call(&roll([member(1, Standing::Revoked, KeyWish::Operators)]));
+    let is_revoked = |trust: &Trust| trust.snapshot().is_revoked(&held.issuer, &held.serial);
+    bench.until("it is revoked", |bench| is_revoked(&bench.trust)).await;
+    bench.until("its Secret is gone", |bench| bench.certificates.of(&uid(1)).is_empty()).await;
+    let trust = bench.trust.clone();
+    drop(bench);
+    for (resource, name) in [("configmaps", "opamp-crl"), ("configmaps", "opamp-ca"), ("secrets", "opamp-ca")] {
+        server.delete(resource, "opamp-system", name);
+    }
+    let bench = Bench::succeed(&server, &roll([]), trust);
+    let is_there = |_: &Bench| server.get("configmaps", "opamp-system", "opamp-crl").is_some();
+    bench.until("the list is back", is_there).await;
+    sleep(Duration::from_secs(5)).await;
+    assert!(is_revoked(&bench.trust));
+    assert!(bench.trust.snapshot().trusts(&held.issuer), "the former CA is trusted beside its successor");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_leader_that_is_killed_while_the_authority_is_replaced_leaves_one_that_signs_and_both_trusted() {
     let members = || roll([member(1, Standing::Admitted, KeyWish::Operators)]);
     let cases = (1..=4).flat_map(|number| [Death::Before(number), Death::After(number)]);
@@ -268,14 +407,7 @@ async fn a_leader_that_is_killed_while_the_authority_is_replaced_leaves_one_that
 #[tokio::test(start_paused = true)]
 async fn two_thousand_that_are_due_at_once_are_served_within_the_budget() {
     let server = ApiServer::new();
-    let agents = |count: u16| {
-        roll((0..count).map(|number| {
-            let agent = InstanceUid::from_wire(&[&[7; 14][..], &number.to_be_bytes()].concat()).unwrap();
-            let (_, member) = member(1, Standing::Admitted, KeyWish::Operators);
-            (Roll::place("telemetry", &agent), Member { agent, ..member })
-        }))
-    };
-    let bench = Bench::start(&server, &agents(2_000));
+    let bench = Bench::start(&server, &roll(crowd("telemetry", 2_000, |_| ())));
     let start = Instant::now();
     bench.until("all have theirs", |bench| bench.certificates.all().len() == 2_000).await;
     let took = start.elapsed().as_secs_f64();

@@ -1,6 +1,7 @@
 //! A cluster in memory, as far as the plan changes it.
 
 use std::{
+    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::Duration,
@@ -23,6 +24,7 @@ use crate::{
         authority::Authority,
         carry::{Carried, Desk, Write},
         key::KeyId,
+        orphans::Orphans,
         plan::{Plan, Stored, plan},
         published::PublishedRevocations,
         renewal::Validity,
@@ -47,6 +49,8 @@ pub(super) struct World {
     pub(super) now: Timestamp,
     /// The CAs that are trusted.
     pub(super) trusted: BTreeSet<KeyId>,
+    /// What the leader remembers.
+    pub(super) orphans: RefCell<Orphans>,
     /// How many writes there were.
     pub(super) writes: usize,
 }
@@ -55,18 +59,40 @@ impl World {
     /// A fleet that gives out certificates, and nobody in it.
     pub(super) fn new() -> Self {
         let fleets = BTreeMap::from([(ObjectKey::new("telemetry", "edge"), POLICY)]);
-        let roll = Roll { members: BTreeMap::new(), fleets, operator_namespace: "opamp-system".into() };
+        let roll = Roll {
+            members: BTreeMap::new(),
+            fleets,
+            departed: BTreeMap::new(),
+            operator_namespace: "opamp-system".into(),
+        };
         let authority = super::authority();
         let trusted = BTreeSet::from([authority.facts().key]);
         let secrets = BTreeMap::new();
-        let mut world = Self { secrets, published: None, roll, authority, now: at(0), trusted, writes: 0 };
+        let mut world = Self {
+            secrets,
+            published: None,
+            roll,
+            authority,
+            now: at(0),
+            trusted,
+            orphans: RefCell::default(),
+            writes: 0,
+        };
         world.settle();
         world
     }
 
     pub(super) fn join(&mut self, number: u8, standing: Standing, key_wish: KeyWish) -> &mut Member {
         let (agent, finalizer) = (uid(number), Finalizer::Absent);
-        let member = Member { agent, fleet: Some("edge".into()), standing, key_wish, in_use: None, finalizer };
+        let member = Member {
+            agent,
+            fleet: Some("edge".into()),
+            standing,
+            key_wish,
+            in_use: None,
+            in_use_until: None,
+            finalizer,
+        };
         self.roll.members.entry(Roll::place("telemetry", &agent)).insert_entry(member).into_mut()
     }
 
@@ -107,12 +133,14 @@ impl World {
 
     pub(super) fn plan(&self) -> Plan {
         let (certificates, revocations) = (self.certificates(), self.revocations());
+        self.orphans.borrow_mut().look(&self.roll, &certificates, self.now);
         let stored = Stored {
             certificates: &certificates,
             revocations: revocations.as_ref(),
             authority: self.authority.facts().key,
             trusted: &self.trusted,
             authority_ends: self.authority.facts().not_after,
+            orphans: &self.orphans.borrow(),
         };
         plan(&self.roll, stored, self.now)
     }
