@@ -90,15 +90,15 @@ struct Told {
     last: Access,
 }
 
-/// Writes lines of refusals: one in ten seconds for each address and reason, with how many it stands for, so that
-/// guessing fills no disk and drowns nothing.
+/// Writes lines of what peers may bring about as fast as they can, such as refusals: one in ten seconds for each address
+/// and reason, with how many it stands for, so that guessing fills no disk and drowns nothing.
 #[derive(Debug, Default)]
 pub struct Journal {
     told: Mutex<HashMap<Kind, Told>>,
 }
 
 impl Journal {
-    /// Somebody was refused.
+    /// Somebody was refused, or has brought about something else again.
     pub fn refused(&self, access: &Access, now: Instant) {
         if let Some(count) = self.take(access, now) {
             write(access, count);
@@ -154,7 +154,7 @@ impl Journal {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::authentication::tests::Lines;
@@ -173,22 +173,15 @@ mod tests {
 
     #[test]
     fn every_line_has_every_field() {
-        let lines = Lines::default();
-        let written = lines.clone();
-        // With two subscribers each place is asked of both; with one, of the thread that comes there first.
-        let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
-        let subscriber = tracing_subscriber::fmt().json().without_time().with_writer(move || written.clone()).finish();
-        tracing::subscriber::with_default(subscriber, || {
-            record(&refusal([192, 0, 2, 1], "UnknownToken"));
-            record(&Access {
-                outcome: Outcome::Granted,
-                identity: Identity::parse("token:telemetry/*"),
-                fleet: Some(("telemetry".into(), "edge".into())),
-                uid: InstanceUid::from_name("0190a5c4-7e2f-7cc0-8000-000000000001"),
-                ..refusal([192, 0, 2, 1], "Joined")
-            });
+        let (lines, _listening) = Lines::listen();
+        record(&refusal([192, 0, 2, 1], "UnknownToken"));
+        record(&Access {
+            outcome: Outcome::Granted,
+            identity: Identity::parse("token:telemetry/*"),
+            fleet: Some(("telemetry".into(), "edge".into())),
+            uid: InstanceUid::from_name("0190a5c4-7e2f-7cc0-8000-000000000001"),
+            ..refusal([192, 0, 2, 1], "Joined")
         });
-        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
         let expected = [
             json!({"message": "access", "outcome": "refused", "method": "EnrollmentToken", "identity": "",
                 "namespace": "", "fleet": "", "uid": "", "remote": "192.0.2.1:4711", "reason": "UnknownToken", "count": 1}),
@@ -196,7 +189,7 @@ mod tests {
                 "identity": "token:telemetry/*", "namespace": "telemetry", "fleet": "edge",
                 "uid": "0190a5c4-7e2f-7cc0-8000-000000000001", "remote": "192.0.2.1:4711", "reason": "Joined", "count": 1}),
         ];
-        let found: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let found = lines.all();
         for (found, expected) in found.iter().zip(&expected) {
             assert_eq!((&found["fields"], &found["target"]), (expected, &json!("opamp_operator::audit")));
             assert_eq!(found["level"], "INFO");

@@ -15,7 +15,7 @@ use rustls_pki_types::CertificateDer;
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    audit::{Access, Journal, Outcome},
+    audit::Journal,
     claims::{Claims, looks_like_jwt},
     client_cas::ClientCas,
     credential::{Credential, shown},
@@ -24,6 +24,7 @@ use super::{
     feed::Feed,
     metrics::{Method, Metrics},
     notices::{About, NOTICES_WAITING, Notice},
+    refusals::Failure,
     reviews::{Question, Reviews},
     table::{Row, Table},
 };
@@ -45,10 +46,6 @@ use crate::{
     server::{Peer, Refusal},
 };
 
-/// What everybody is told whose credential does not count, whatever is wrong with it.
-const NOT_ADMITTED: &str = "a valid credential is needed";
-/// What somebody is told about whom the API server would have to be asked.
-const UNAVAILABLE: &str = "the credential cannot be checked now, come back later";
 /// The audience of tokens for fleets of the account's own namespace, and the beginning of all others.
 const AUDIENCE: &str = "opamp.dev";
 /// Audiences of one token that are asked about.
@@ -88,25 +85,13 @@ pub struct Authenticator {
     failures: Mutex<Failures>,
     reviews: Reviews,
     journal: Journal,
-    metrics: Metrics,
+    pub(super) metrics: Metrics,
     changed: watch::Sender<u64>,
     synced: watch::Sender<bool>,
-    notices: mpsc::Sender<Notice>,
+    pub(super) notices: mpsc::Sender<Notice>,
     unusable_cas: watch::Sender<BTreeMap<ObjectKey, String>>,
     /// The CAs that are named to clients: none.
     pub(super) no_hints: Arc<[DistinguishedName]>,
-}
-
-/// Why somebody is not let in, and who it is as far as that is certain.
-struct Failure {
-    fault: Fault,
-    identity: Option<Identity>,
-}
-
-impl From<Fault> for Failure {
-    fn from(fault: Fault) -> Self {
-        Self { fault, identity: None }
-    }
 }
 
 impl Authenticator {
@@ -296,6 +281,7 @@ impl Authenticator {
     pub(super) fn of_client_ca(&self, chain: &[CertificateDer<'_>], now: Timestamp) -> Result<Principal, Fault> {
         self.believed.load().authorities.identify(chain, &self.trust.snapshot(), now)
     }
+
     /// What the operator's own CA has signed and does not count opens nothing, whichever CAs fleets name.
     fn by_certificate(
         &self,
@@ -395,54 +381,7 @@ impl Authenticator {
         }
     }
 
-    fn refuse(&self, method: Method, failure: Failure, peer: &Peer, now: Now) -> Refusal {
-        let Failure { fault, identity } = failure;
-        if fault.may_be_a_guess() {
-            self.failures().note(Source::of(peer.address), now.instant);
-        }
-        self.metrics.refused(method, fault);
-        let fleet = identity.as_ref().and_then(fleet_of);
-        if let Some((namespace, fleet)) = fleet.clone() {
-            // With many waiting already this one is told of in the log only.
-            let about = About::Refused { method: method.name(), fault };
-            let _ = self.notices.try_send(Notice { namespace, fleet, about });
-        }
-        let access = Access {
-            outcome: Outcome::Refused,
-            method: method.name(),
-            identity,
-            fleet,
-            uid: None,
-            remote: peer.address,
-            reason: fault.reason(),
-        };
-        self.journal.refused(&access, now.instant);
-        self.answer(fault)
-    }
-
-    fn answer(&self, fault: Fault) -> Refusal {
-        match fault {
-            Fault::TooManyFailures { retry_after } => Refusal::TooManyFailures { retry_after },
-            Fault::Unavailable => Refusal::Unavailable { message: UNAVAILABLE },
-            Fault::NoCredential
-            | Fault::Malformed
-            | Fault::UnknownToken
-            | Fault::UnknownPassword
-            | Fault::Ambiguous
-            | Fault::Expired
-            | Fault::WrongAudience
-            | Fault::NotServiceAccount
-            | Fault::ReviewRefused
-            | Fault::UntrustedCertificate
-            | Fault::RevokedCertificate
-            | Fault::SupersededCertificate
-            | Fault::NotAdmitted => {
-                Refusal::Unauthorized { challenge: challenge(&self.catalog.load()), message: NOT_ADMITTED }
-            }
-        }
-    }
-
-    fn failures(&self) -> MutexGuard<'_, Failures> {
+    pub(super) fn failures(&self) -> MutexGuard<'_, Failures> {
         // No holder can leave half a change behind.
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -498,26 +437,5 @@ fn audience(text: &str) -> Audience {
     match text.strip_prefix(AUDIENCE).and_then(|rest| rest.strip_prefix('/')) {
         Some(namespace) => Audience::Namespace(namespace.into()),
         None => Audience::OwnNamespace,
-    }
-}
-
-/// The fleet that a credential is bound to.
-fn fleet_of(identity: &Identity) -> Option<(String, String)> {
-    match identity {
-        Identity::EnrollmentToken { namespace, fleet } => Some((namespace.clone(), fleet.clone()?)),
-        Identity::Basic { namespace, fleet, .. }
-        | Identity::Certificate { namespace, fleet, .. }
-        | Identity::ClientCa { namespace, fleet, .. } => Some((namespace.clone(), fleet.clone())),
-        Identity::Anonymous | Identity::ServiceAccount { .. } => None,
-    }
-}
-
-/// The ways in that a header can name; passwords only where a fleet takes them.
-fn challenge(catalog: &Catalog) -> &'static str {
-    let takes_passwords = catalog.fleets().any(|fleet| fleet.enrollment.methods().contains(&EnrollmentMethod::Basic));
-    if takes_passwords {
-        "Bearer realm=\"opamp\", Basic realm=\"opamp\", charset=\"UTF-8\""
-    } else {
-        "Bearer realm=\"opamp\""
     }
 }

@@ -1,6 +1,10 @@
 //! Certificates of the CAs that fleets name: who holds one may join that fleet. Names in them are not believed.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
@@ -23,6 +27,9 @@ use crate::{
 const CA_KEY: &str = "ca.crt";
 /// Certificates between that of the client and that of the CA. More are not needed, and each costs time.
 const LONGEST_WAY: usize = 8;
+/// Keys of one name among them: one, and another one while a CA goes over to that. With many each order of them would be
+/// a way to be tried, by anybody, before it is known who that is: eight make twenty-eight thousand.
+const KEYS_OF_A_NAME: usize = 2;
 
 /// Why a Secret vouches for nobody.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
@@ -114,14 +121,14 @@ impl ClientCas {
     ) -> Result<Principal, Fault> {
         let (certificate, way) = chain.split_first().ok_or(Fault::UntrustedCertificate)?;
         let facts = CertificateFacts::read(certificate).map_err(|_| Fault::UntrustedCertificate)?;
-        let way = &way[..way.len().min(LONGEST_WAY)];
+        let shown = Shown::read(certificate, way).ok_or(Fault::UntrustedCertificate)?;
         let mut found: Option<(&Vouched, Path)> = None;
         let mut fault = Fault::UntrustedCertificate;
         for vouched in &self.fleets {
             if found.as_ref().is_some_and(|(first, _)| first.namespace == vouched.namespace) {
                 continue;
             }
-            match (lead(certificate, way, vouched, own, now), &found) {
+            match (lead(&shown, vouched, own, now), &found) {
                 (Ok(_), Some(_)) => return Err(Fault::Ambiguous),
                 (Ok(path), None) => found = Some((vouched, path)),
                 (Err(Fault::UntrustedCertificate), _) => {}
@@ -168,20 +175,48 @@ struct Path {
     not_after: Timestamp,
 }
 
+/// What a client has shown, as far as it is looked at.
+struct Shown<'a> {
+    certificate: EndEntityCert<'a>,
+    /// In the order in which it was sent.
+    way: Vec<CertificateDer<'a>>,
+    /// The names of whoever has signed one of them: no other CA is at the end of a way.
+    issuers: BTreeSet<Box<[u8]>>,
+}
+
+impl<'a> Shown<'a> {
+    /// Reads as much as one honest client sends.
+    fn read(certificate: &'a CertificateDer<'a>, sent: &'a [CertificateDer<'a>]) -> Option<Self> {
+        let certificate = EndEntityCert::try_from(certificate).ok()?;
+        let mut issuers = BTreeSet::from([certificate.issuer().into()]);
+        let (mut way, mut keys) = (Vec::new(), BTreeMap::<Box<[u8]>, Vec<_>>::new());
+        for der in sent.iter().take(LONGEST_WAY) {
+            let Ok(between) = EndEntityCert::try_from(der) else { continue };
+            let (key, of_the_name) =
+                (between.subject_public_key_info(), keys.entry(between.subject().into()).or_default());
+            if !of_the_name.contains(&key) {
+                if of_the_name.len() == KEYS_OF_A_NAME {
+                    continue;
+                }
+                of_the_name.push(key);
+            }
+            issuers.insert(between.issuer().into());
+            way.push(der.clone());
+        }
+        Some(Self { certificate, way, issuers })
+    }
+}
+
 /// Looks for a way to one of a fleet's CAs. The operator's own CA is none of them, whoever names it: what was revoked
 /// would come back by it.
-fn lead(
-    certificate: &CertificateDer<'_>,
-    way: &[CertificateDer<'_>],
-    vouched: &Vouched,
-    own: &TrustSnapshot,
-    now: Timestamp,
-) -> Result<Path, Fault> {
+fn lead(shown: &Shown<'_>, vouched: &Vouched, own: &TrustSnapshot, now: Timestamp) -> Result<Path, Fault> {
     let seconds = u64::try_from(now.as_second()).unwrap_or_default();
     let time = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
-    let certificate = EndEntityCert::try_from(certificate).map_err(|_| Fault::UntrustedCertificate)?;
+    let Shown { certificate, way, issuers } = shown;
     let mut fault = Fault::UntrustedCertificate;
-    let counts = |authority: &&Authority| authority.facts.is_valid_at(now) && !own.trusts(&authority.facts.key);
+    let counts = |Authority { facts, anchor }: &&Authority| {
+        issuers.contains(anchor.subject.as_ref()) && facts.is_valid_at(now) && !own.trusts(&facts.key)
+    };
     for Authority { facts, anchor } in vouched.authorities().filter(counts) {
         let (anchors, usage) = (std::slice::from_ref(anchor), KeyUsage::client_auth());
         match certificate.verify_for_usage(ALL_VERIFICATION_ALGS, anchors, way, time, usage, None, None) {
@@ -196,4 +231,49 @@ fn lead(
         }
     }
     Err(fault)
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+
+    use super::*;
+
+    struct Ca(Issuer<'static, KeyPair>);
+
+    impl Ca {
+        fn new(name: &str) -> Self {
+            let mut parameters = CertificateParams::default();
+            parameters.distinguished_name.push(DnType::CommonName, name);
+            parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            Self(Issuer::new(parameters, KeyPair::generate().unwrap()))
+        }
+
+        /// A certificate for the key of a CA of this name.
+        fn vouch(&self, name: &str, key: &KeyPair) -> CertificateDer<'static> {
+            let mut parameters = CertificateParams::default();
+            parameters.distinguished_name.push(DnType::CommonName, name);
+            parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            parameters.signed_by(key, &self.0).unwrap().der().clone()
+        }
+    }
+
+    #[test]
+    fn a_maze_of_certificates_is_not_entered() {
+        let (root, other) = (Ca::new("root"), Ca::new("other root"));
+        let keys: Vec<_> = (0..9).map(|_| KeyPair::generate().unwrap()).collect();
+        let way = |ca: &Ca, name: &str, key: usize| ca.vouch(name, &keys[key]);
+        let maze = Ca::new("maze");
+        let client = root.vouch("client", &keys[8]);
+        for (case, sent, expected) in [
+            ("none", vec![], 0),
+            ("one after the other", vec![way(&root, "a", 0), way(&root, "b", 1), way(&root, "c", 2)], 3),
+            ("one that two have signed", vec![way(&root, "a", 0), way(&other, "a", 0)], 2),
+            ("one name and many keys", (0..8).map(|key| way(&maze, "maze", key)).collect(), 2),
+            ("no certificates", vec![vec![0x30, 0].into(); 8], 0),
+            ("more than are needed", (0..60).map(|_| way(&root, "a", 0)).collect(), LONGEST_WAY),
+        ] {
+            assert_eq!(Shown::read(&client, &sent).unwrap().way.len(), expected, "{case}");
+        }
+    }
 }

@@ -183,9 +183,8 @@ impl Feed {
     /// Watches the Secrets that fleets name now, and no others.
     fn watch_authorities(&mut self, watches: &WatchClient, events: &mut Events) {
         let catalog = self.authenticator.catalog().load();
-        let mut wanted: BTreeSet<ObjectKey> = catalog.fleets().flat_map(|fleet| named(fleet)).collect();
-        let first = wanted.iter().nth(MOST_AUTHORITIES).cloned();
-        self.left_out = first.map(|first| wanted.split_off(&first)).unwrap_or_default();
+        let (wanted, left_out) = share_out(catalog.fleets().flat_map(|fleet| named(fleet)).collect());
+        self.left_out = left_out;
         self.authorities.retain(|key, _| wanted.contains(key));
         for key in wanted {
             if self.authorities.contains_key(&key) {
@@ -279,6 +278,22 @@ fn named(fleet: &FleetEntry) -> impl Iterator<Item = ObjectKey> {
     named.map(|named| ObjectKey::new(&fleet.namespace, &named.secret_ref.name))
 }
 
+/// The Secrets that are watched, and those for which there is no room. The namespaces take turns, so that none takes the
+/// room of the others.
+fn share_out(named: BTreeSet<ObjectKey>) -> (BTreeSet<ObjectKey>, BTreeSet<ObjectKey>) {
+    let mut turns: BTreeMap<String, usize> = BTreeMap::new();
+    let turn = |key: ObjectKey| {
+        let turn = turns.entry(key.namespace.clone()).or_default();
+        *turn += 1;
+        (*turn, key)
+    };
+    let mut in_turn: Vec<_> = named.into_iter().map(turn).collect();
+    in_turn.sort();
+    let left_out = in_turn.split_off(in_turn.len().min(MOST_AUTHORITIES));
+    let keys = |in_turn: Vec<(usize, ObjectKey)>| in_turn.into_iter().map(|(_, key)| key).collect();
+    (keys(in_turn), keys(left_out))
+}
+
 /// A Secret that is not as it should be opens nothing, whatever it held before.
 fn usable(secret: &Secret, row: Result<Row, Unusable>) -> Option<Row> {
     let complain = |error: &Unusable| tracing::warn!(secret = %ObjectKey::of(secret), %error, "a Secret admits nobody");
@@ -305,6 +320,23 @@ mod tests {
 
     use super::*;
     use crate::authentication::tests::authority_pem;
+
+    #[test]
+    fn no_namespace_takes_the_room_of_another() {
+        let of = |namespace: &str, number: usize| {
+            (0..number).map(|number| ObjectKey::new(namespace, format!("ca-{number:03}"))).collect::<Vec<_>>()
+        };
+        for (case, greedy, modest, expected) in [
+            ("there is room for all", 200, 56, (200, 56, 0)),
+            ("one names more than there is room for", 300, 2, (254, 2, 46)),
+            ("both do", 300, 300, (128, 128, 344)),
+        ] {
+            let named = of("aaa", greedy).into_iter().chain(of("telemetry", modest)).collect();
+            let (watched, left_out) = share_out(named);
+            let count = |namespace: &str| watched.iter().filter(|key| key.namespace == namespace).count();
+            assert_eq!((count("aaa"), count("telemetry"), left_out.len()), expected, "{case}");
+        }
+    }
 
     #[test]
     fn a_secret_that_a_new_list_does_not_show_vouches_for_nobody() {

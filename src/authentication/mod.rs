@@ -35,11 +35,12 @@ mod handshakes;
 mod metrics;
 mod notices;
 mod rate;
+mod refusals;
 mod reviews;
 mod table;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use self::{
     authenticator::{Authenticator, Surroundings},

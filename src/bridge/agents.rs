@@ -12,7 +12,8 @@ use super::{
     channel_of,
     connections::Carried,
     entry::{Entry, Waiting},
-    now,
+    gate::Here,
+    lock, now,
     scrub::scrub,
 };
 use crate::{
@@ -147,7 +148,8 @@ impl Bridge {
         let uid = inbound.uid;
         if self.sessions.with(uid, |_| ()).is_none() {
             // A session that nobody may have is not even begun.
-            let verdict = self.judge(connection, uid, carried, None, now);
+            let here = Here { speaker: None, former: lock(&self.renamings).former(uid) };
+            let verdict = self.judge(connection, uid, carried, here, now);
             if verdict != Verdict::Admitted {
                 return Taken::Stopped(verdict);
             }
@@ -157,8 +159,9 @@ impl Bridge {
             uid,
             || self.begin(uid),
             |entry| {
+                entry.note_former(lock(&self.renamings).former(uid));
                 // Under the lock, so that what the watch shows meanwhile finds whoever was let in.
-                let verdict = self.judge(connection, uid, carried, entry.speaker().map(AsRef::as_ref), now);
+                let verdict = self.judge(connection, uid, carried, entry.here(), now);
                 if verdict != Verdict::Admitted {
                     return Taken::Stopped(verdict);
                 }
@@ -176,7 +179,7 @@ impl Bridge {
 
     /// Whoever may speak for the agent says something.
     fn converse(&self, entry: &mut Entry, connection: &Arc<Connection>, mut inbound: Inbound, now: Now) -> Answer {
-        let (catalog, channel, claim) = (self.catalog.load(), channel_of(connection), entry.claim.number());
+        let (catalog, channel) = (self.catalog.load(), channel_of(connection));
         Self::want_text(entry, now);
         scrub(&mut inbound.message, &entry.quotable(&catalog), || self.keys_of(inbound.uid));
         let mut receipt = entry.session.receive(inbound, channel, now);
@@ -187,9 +190,6 @@ impl Bridge {
         }
         if entry.has_spoken() {
             self.look(entry, &catalog, now);
-        }
-        if entry.claim.number() != claim {
-            self.note_begin(entry);
         }
         let request = self.consider(entry, &mut receipt, now);
         let offer = if receipt.takes_offer() { entry.offer() } else { Offer::default() };

@@ -32,8 +32,13 @@ pub(super) struct FleetName<'a> {
 
 /// Writes a decision about an agent down, with one fixed word that says why.
 pub(super) fn record(outcome: Outcome, who: Who<'_>, fleet: FleetName<'_>, reason: &'static str) {
+    audit::record(&access(outcome, who, fleet, reason));
+}
+
+/// The same decision, for those who do not write each down.
+pub(super) fn access(outcome: Outcome, who: Who<'_>, fleet: FleetName<'_>, reason: &'static str) -> Access {
     let FleetName { namespace, name } = fleet;
-    audit::record(&Access {
+    Access {
         outcome,
         method: who.identity.method(),
         identity: Some(who.identity.clone()),
@@ -41,5 +46,5 @@ pub(super) fn record(outcome: Outcome, who: Who<'_>, fleet: FleetName<'_>, reaso
         uid: Some(who.uid),
         remote: who.remote,
         reason,
-    });
+    }
 }

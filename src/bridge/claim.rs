@@ -33,7 +33,7 @@ pub(super) struct Claim {
 }
 
 /// A time in which the agent spoke through one channel.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(super) struct Stretch {
     pub(super) channel: Channel,
     pub(super) since: Timestamp,

@@ -7,14 +7,16 @@ use super::{
     admission::{Applicant, Conflict, Credential, KeptOut, Known, Verdict, decide, kept_out},
     audit::{self, FleetName, Who},
     connections::Carried,
-    entry::{Entry, Waiting},
+    entry::{Decision, Entry, Novelty, Waiting},
     lock,
     pending::Seat,
+    quiet::Turn,
     renamings::{Origin, Telling, Visitor},
 };
 use crate::{
-    agents::summary::{Acceptance, AgentSummary},
-    authentication::audit::Outcome,
+    agents::summary::AgentSummary,
+    api::enrollment::Approval,
+    authentication::{self, audit::Outcome},
     catalog::{Catalog, Claimant},
     credentials::{serial::Serial, stored::Signer},
     opamp::{
@@ -80,25 +82,34 @@ impl Expulsion {
     }
 }
 
+/// What is known of a uid at this replica and not by its objects.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Here<'a> {
+    /// Who speaks for it already.
+    pub(super) speaker: Option<&'a Principal>,
+    /// Under which uid whoever was given this one spoke before.
+    pub(super) former: Option<InstanceUid>,
+}
+
 impl Bridge {
-    /// What becomes of a message under this uid; `speaker` is who speaks for it here already.
+    /// What becomes of a message under this uid.
     pub(super) fn judge(
         &self,
         connection: &Connection,
         uid: InstanceUid,
         carried: Carried,
-        speaker: Option<&Principal>,
+        here: Here<'_>,
         now: Now,
     ) -> Verdict {
-        match self.weigh(&connection.principal, uid, speaker, now) {
+        match self.weigh(&connection.principal, uid, here, now) {
             // Its fleet may have been replaced; whether it was shut out is found when the catalog changes.
             Verdict::NotAdmitted if carried == Carried::Already => Verdict::Admitted,
             verdict => verdict,
         }
     }
 
-    fn weigh(&self, principal: &Principal, uid: InstanceUid, speaker: Option<&Principal>, now: Now) -> Verdict {
-        self.weigh_against(&self.index.get(&uid), principal, uid, speaker, now)
+    fn weigh(&self, principal: &Principal, uid: InstanceUid, here: Here<'_>, now: Now) -> Verdict {
+        self.weigh_against(&self.index.get(&uid), principal, uid, here, now)
     }
 
     fn weigh_against(
@@ -106,7 +117,7 @@ impl Bridge {
         objects: &[Arc<AgentSummary>],
         principal: &Principal,
         uid: InstanceUid,
-        speaker: Option<&Principal>,
+        Here { speaker, former }: Here<'_>,
         now: Now,
     ) -> Verdict {
         let is_valid = self.credentials.is_valid(principal, now.wall);
@@ -115,7 +126,8 @@ impl Bridge {
             objects,
             live: speaker,
             own_certificate: self.own_certificate(objects, principal, uid, speaker, now),
-            former: lock(&self.renamings).former(uid),
+            former,
+            owner: &self.settings.owner,
             own_namespace: &self.settings.own_namespace,
             catalog: &self.catalog.load(),
             now: now.wall,
@@ -200,12 +212,23 @@ impl Bridge {
 
     fn turn_down(&self, connection: &Connection, uid: InstanceUid, why: Expulsion, now: Now) -> Exchange {
         self.metrics.turned_away.inc();
-        if lock(&self.quiet).breaks(uid, now.instant) {
-            audit::record(Outcome::Refused, Who::behind(connection, uid), FleetName::default(), why.word());
-        }
+        let _ = self.tell_now_and_then(Outcome::Refused, Who::behind(connection, uid), why.word(), now);
         let retry_after = KEPT_OUT + rand::random_range(Duration::ZERO..SPREAD);
         // Whoever is answered so has reported: the connection stays.
         Exchange { send: vec![unavailable(uid, why.reason(), retry_after)], speaker: Some(uid), ..Exchange::default() }
+    }
+
+    /// Writes down what is decided again and again, once an hour of each agent. Says whether it was its turn.
+    fn tell_now_and_then(&self, outcome: Outcome, who: Who<'_>, word: &'static str, now: Now) -> Turn {
+        let turn = lock(&self.quiet).turn(who.uid, now.instant);
+        let access = || audit::access(outcome, who, FleetName::default(), word);
+        match turn {
+            Turn::Speak => authentication::audit::record(&access()),
+            // Else whoever makes up uids would cover up what others do.
+            Turn::Crowd => self.journal.refused(&access(), now.instant),
+            Turn::Silence => {}
+        }
+        turn
     }
 
     /// The uid is another's. What carries that other agent already is its own older connection, which it has left, unless
@@ -230,16 +253,21 @@ impl Bridge {
             self.connections.expel(connection.id, uid, told, CloseReason::Superseded);
             return Exchange { speaker: Some(uid), ..Exchange::default() };
         }
+        let who = Who::behind(connection, uid);
         let (new_uid, is_news) = match conflict {
-            Conflict::IssuedTo(owner) => (owner, lock(&self.quiet).breaks(uid, now.instant)),
+            Conflict::IssuedTo(owner) => {
+                (owner, self.tell_now_and_then(Outcome::Renamed, who, conflict.word(), now) == Turn::Speak)
+            }
             Conflict::CertificateInUse | Conflict::OtherIdentity => {
                 let (new_uid, telling) = lock(&self.renamings).tell(&visitor, now.instant);
+                if telling == Telling::First {
+                    audit::record(Outcome::Renamed, who, FleetName::default(), conflict.word());
+                }
                 (new_uid, telling == Telling::First)
             }
         };
         if is_news {
             self.metrics.renamed.inc();
-            audit::record(Outcome::Renamed, Who::behind(connection, uid), FleetName::default(), conflict.word());
         }
         Exchange { send: vec![session::rename(uid, new_uid)], speaker: Some(uid), ..Exchange::default() }
     }
@@ -284,16 +312,24 @@ impl Bridge {
             return false;
         }
         let now = super::now();
-        let Verdict::Renamed(conflict) = self.weigh_against(&[read], &principal, uid, None, now) else { return false };
-        if let Some(who) = entry.who() {
-            audit::record(Outcome::Renamed, who, entry.fleet_name(), conflict.word());
-        }
-        let effects = entry.session.give_new_uid(now);
+        let here = entry.here_but_for_who_speaks();
+        let Verdict::Renamed(conflict) = self.weigh_against(&[read], &principal, uid, here, now) else { return false };
         entry.claim.give_up(now.instant);
-        // Without an asking connection everything is delivered to where it belongs.
-        let _ = self.carry_out(entry, effects, None, now);
+        self.rename(entry, conflict.word(), now);
         entry.forget_if_over();
         true
+    }
+
+    /// Whoever speaks here is another agent than the one of this uid, and is given another.
+    pub(super) fn rename(&self, entry: &mut Entry, word: &'static str, now: Now) {
+        let mut effects = entry.session.give_new_uid(now);
+        let given = std::mem::take(&mut effects.reidentified);
+        if let Some(who) = entry.who().filter(|_| !given.is_empty()) {
+            audit::record(Outcome::Renamed, who, entry.fleet_name(), word);
+        }
+        self.note_renamings(entry.session.uid(), given, now);
+        // Without an asking connection everything is delivered to where it belongs.
+        let _ = self.carry_out(entry, effects, None, now);
     }
 
     /// Puts the agent out if what the watch shows of it says so. Otherwise notes that it may come back.
@@ -321,7 +357,7 @@ impl Bridge {
         let uid = entry.session.uid();
         let Some(principal) = entry.principal().cloned() else { return };
         if principal.identity.issued_to().is_some_and(|owner| owner != uid)
-            && matches!(self.weigh(&principal, uid, None, now), Verdict::Renamed(Conflict::IssuedTo(_)))
+            && matches!(self.weigh(&principal, uid, entry.here(), now), Verdict::Renamed(Conflict::IssuedTo(_)))
         {
             self.expel(entry, Expulsion::NoGateway, now);
         }
@@ -384,33 +420,32 @@ impl Bridge {
         })
         .await;
         self.for_all(|uid| {
-            self.sessions.with(uid, |entry| {
-                let now = super::now();
-                let is_gone = |principal: &Arc<Principal>| !self.credentials.is_valid(principal, now.wall);
-                if entry.session.liveness().channel().is_some() && entry.principal().is_some_and(is_gone) {
-                    self.expel(entry, Expulsion::CredentialGone, now);
-                }
-            });
+            self.sessions.with(uid, |entry| self.check_credential(entry, super::now()));
         })
         .await;
     }
 
-    /// Writes down that a session has begun.
-    pub(super) fn note_begin(&self, entry: &Entry) {
+    /// Puts the agent out if the credential of whoever speaks for it does not count any more.
+    pub(super) fn check_credential(&self, entry: &mut Entry, now: Now) {
+        let is_gone = |principal: &Arc<Principal>| !self.credentials.is_valid(principal, now.wall);
+        if entry.session.liveness().channel().is_some() && entry.principal().is_some_and(is_gone) {
+            self.expel(entry, Expulsion::CredentialGone, now);
+        }
+    }
+
+    /// Writes down what was decided about whoever speaks for the agent, if it is another decision than the last.
+    pub(super) fn note_decision(&self, entry: &mut Entry) {
+        let Some(Decision { outcome, novelty, approval }) = entry.decision() else { return };
         let Some(who) = entry.who() else { return };
-        let outcome = match entry.waiting() {
-            Waiting::InVain => return,
-            Waiting::No | Waiting::Since(_) if entry.acceptance() == Acceptance::Pending => Outcome::Held,
-            Waiting::No | Waiting::Since(_) => Outcome::Granted,
+        let is_return = novelty == Novelty::Begins && outcome == Outcome::Granted && entry.is_enrolled_anew();
+        let reason = match (outcome, approval) {
+            (Outcome::Held, _) => "PendingApproval",
+            _ if is_return => "CertificateEnded",
+            (_, Some(Approval::Manual)) => "Approved",
+            (_, Some(Approval::Automatic) | None) => "",
         };
-        let reason = match outcome {
-            Outcome::Held => "PendingApproval",
-            Outcome::Granted if entry.is_enrolled_anew() => "CertificateEnded",
-            Outcome::Granted | Outcome::Refused | Outcome::Renamed | Outcome::Ended => "",
-        };
-        if let (Outcome::Granted, true, Some(fleet)) = (outcome, entry.is_enrolled_anew(), entry.fleet()) {
-            let uid = entry.session.uid();
-            self.credentials.enrolled_anew((&fleet.namespace, &fleet.name), uid, who.identity);
+        if let (true, Some(fleet)) = (is_return, entry.fleet()) {
+            self.credentials.enrolled_anew((&fleet.namespace, &fleet.name), who.uid, who.identity);
         }
         audit::record(outcome, who, entry.fleet_name(), reason);
     }

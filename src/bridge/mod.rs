@@ -50,6 +50,7 @@ pub use metrics::Metrics;
 pub use settings::{Application, RequestDesk};
 
 use self::{
+    audit::{FleetName, Who},
     connections::Connections,
     entry::Entry,
     pending::PendingRoom,
@@ -62,8 +63,12 @@ use self::{
 };
 use crate::{
     agents::index::AgentIndex,
+    authentication::{
+        self,
+        audit::{Journal, Outcome},
+    },
     catalog::{Catalog, CatalogHandle},
-    credentials::{audit::Journal, certificates::Certificates, trust::Trust},
+    credentials::{audit::Journal as CertificateJournal, certificates::Certificates, trust::Trust},
     effective_configs::Store,
     opamp::{
         InstanceUid,
@@ -132,12 +137,14 @@ pub struct Bridge {
     requests: Arc<dyn RequestDesk>,
     applications: Applications,
     /// What is written down of requests that are refused here.
-    refusals: Journal,
+    refusals: CertificateJournal,
     shared_offers: SharedOffers,
     /// A place for each request that has to wait for a person's approval.
     kept_requests: Arc<Semaphore>,
     pending: Mutex<PendingRoom>,
     quiet: Mutex<Quiet>,
+    /// Of what is decided so often that not each is written down.
+    journal: Journal,
     metrics: Metrics,
 }
 
@@ -151,12 +158,13 @@ impl Bridge {
             renamings: Mutex::new(Renamings::new(settings.max_sessions)),
             pending: Mutex::new(PendingRoom::new(settings.max_pending)),
             quiet: Mutex::default(),
+            journal: Journal::default(),
             credentials,
             certificates,
             trust,
             requests,
             applications: Applications::default(),
-            refusals: Journal::default(),
+            refusals: CertificateJournal::default(),
             shared_offers: SharedOffers::default(),
             kept_requests: Arc::new(Semaphore::new(MAX_KEPT_REQUESTS)),
             settings,
@@ -227,6 +235,7 @@ impl Bridge {
         if let Some(connection) = release {
             self.connections.release(connection, uid);
         }
+        self.tell_of_renamings(uid, &reidentified, asking, now);
         self.note_renamings(uid, reidentified, now);
         if let Some(suspicion) = suspicion {
             self.warn_of(entry, suspicion, now);
@@ -259,6 +268,7 @@ impl Bridge {
         self.touch(entry, news.urgency);
         self.settle(entry, now);
         self.find_room(entry, now);
+        self.note_decision(entry);
         self.timers.set(entry.session.uid(), entry.deadline(), &mut entry.timer);
     }
 
@@ -279,6 +289,34 @@ impl Bridge {
             Demand::Offer => {
                 entry.session.reoffer();
                 self.wake(entry);
+            }
+        }
+    }
+
+    /// Writes down who has to use another uid: whoever wished for one, and those that turned out to be others.
+    fn tell_of_renamings(
+        &self,
+        uid: InstanceUid,
+        given: &[(Channel, InstanceUid)],
+        asking: Option<&Arc<Connection>>,
+        now: Now,
+    ) {
+        let access = |connection: &Connection, reason| {
+            audit::access(Outcome::Renamed, Who::behind(connection, uid), FleetName::default(), reason)
+        };
+        for (channel, _) in given {
+            if let Some(connection) = asking.filter(|connection| channel_of(connection) == *channel) {
+                // An agent may wish for one after the other, as fast as it can.
+                self.journal.refused(&access(connection, "Requested"), now.instant);
+                continue;
+            }
+            let connection = match channel {
+                Channel::WebSocket(connection) => self.connections.find(*connection),
+                // Who it was that polled, and is not there now, nobody knows.
+                Channel::Http => None,
+            };
+            if let Some(connection) = connection {
+                authentication::audit::record(&access(&connection, "Duplicate"));
             }
         }
     }

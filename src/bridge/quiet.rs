@@ -9,30 +9,45 @@ use crate::opamp::InstanceUid;
 
 /// Once in this time.
 const INTERVAL: Duration = Duration::from_secs(3600);
-/// So many agents are remembered; of more nothing is said, because anybody can make up uids.
+/// So many agents are remembered, because anybody can make up uids.
 const LIMIT: usize = 10_000;
+/// How often it is looked which may be forgotten, when there is no room.
+const TIDIED: Duration = Duration::from_secs(10);
 
 /// When something was said of whom.
 #[derive(Debug, Default)]
 pub(super) struct Quiet {
     said: HashMap<InstanceUid, Instant>,
+    tidied: Option<Instant>,
+}
+
+/// Whether something is to be said of an agent.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Turn {
+    /// It is, and counts as said.
+    Speak,
+    /// It was said already.
+    Silence,
+    /// There are too many to remember whether it was: it is to be said of all of them together.
+    Crowd,
 }
 
 impl Quiet {
-    /// Whether it is to be said now; counts as said then.
-    pub(super) fn breaks(&mut self, uid: InstanceUid, now: Instant) -> bool {
+    /// Whether it is to be said now.
+    pub(super) fn turn(&mut self, uid: InstanceUid, now: Instant) -> Turn {
         let is_recent = |said: &Instant| now.saturating_duration_since(*said) < INTERVAL;
         if self.said.get(&uid).is_some_and(is_recent) {
-            return false;
+            return Turn::Silence;
         }
-        if self.said.len() >= LIMIT {
+        if self.said.len() >= LIMIT && self.tidied.is_none_or(|tidied| now >= tidied + TIDIED) {
+            self.tidied = Some(now);
             self.said.retain(|_, said| is_recent(said));
         }
         if self.said.len() >= LIMIT {
-            return false;
+            return Turn::Crowd;
         }
         self.said.insert(uid, now);
-        true
+        Turn::Speak
     }
 }
 
@@ -45,13 +60,18 @@ mod tests {
         let start = Instant::now();
         let agent = |number: usize| InstanceUid::from_wire(&(number as u128).to_be_bytes()).expect("16 bytes");
         let mut quiet = Quiet::default();
-        assert!(quiet.breaks(agent(1), start));
-        assert!(!quiet.breaks(agent(1), start + Duration::from_secs(3599)));
-        assert!(quiet.breaks(agent(2), start));
-        assert!(quiet.breaks(agent(1), start + INTERVAL));
-        let said = (0..2 * LIMIT).filter(|number| quiet.breaks(agent(*number), start + INTERVAL)).count();
-        assert_eq!((said, quiet.said.len()), (LIMIT - 1, LIMIT));
-        assert!(quiet.breaks(agent(3 * LIMIT), start + 2 * INTERVAL));
+        for (case, number, after, expected) in [
+            ("the first time", 1, Duration::ZERO, Turn::Speak),
+            ("within the hour", 1, Duration::from_secs(3599), Turn::Silence),
+            ("of another", 2, Duration::ZERO, Turn::Speak),
+            ("after an hour", 1, INTERVAL, Turn::Speak),
+        ] {
+            assert_eq!(quiet.turn(agent(number), start + after), expected, "{case}");
+        }
+        let turns: Vec<_> = (0..2 * LIMIT).map(|number| quiet.turn(agent(number), start + INTERVAL)).collect();
+        let count = |turn| turns.iter().filter(|it| **it == turn).count();
+        assert_eq!([Turn::Speak, Turn::Silence, Turn::Crowd].map(count), [LIMIT - 1, 1, LIMIT]);
+        assert_eq!(quiet.turn(agent(3 * LIMIT), start + 2 * INTERVAL), Turn::Speak);
         assert_eq!(quiet.said.len(), 1);
     }
 }

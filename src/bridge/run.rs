@@ -133,6 +133,7 @@ impl Bridge {
             self.sessions.drop_if(uid, |entry| entry.may_be_dropped(kept_for, &self.settings.owner, now()));
         })
         .await;
+        self.journal.sweep(now().instant);
         self.sweep_pending();
     }
 

@@ -92,10 +92,7 @@ impl Bridge {
             Rival::Younger(connection) => self.challenge(uid, connection),
             Rival::Older => {
                 tracing::info!(%uid, replica = by.replica, "another agent uses this uid at another replica");
-                let now = now();
-                let effects = entry.session.give_new_uid(now);
-                // Without an asking connection everything is delivered to where it belongs.
-                let _ = self.carry_out(entry, effects, None, now);
+                self.rename(entry, "Duplicate", now());
             }
         }
     }

@@ -43,6 +43,7 @@ struct Shared {
     known: RwLock<Known>,
     changes: broadcast::Sender<InstanceUid>,
     generation: watch::Sender<u64>,
+    synced: watch::Sender<bool>,
 }
 
 struct Known {
@@ -69,6 +70,7 @@ impl Certificates {
                 known: RwLock::new(known),
                 changes: broadcast::Sender::new(CHANGES_KEPT),
                 generation: watch::Sender::new(0),
+                synced: watch::Sender::new(false),
             }),
         }
     }
@@ -103,7 +105,11 @@ impl Certificates {
     }
 
     fn follow(&self, change: impl FnOnce(&mut Known) -> Vec<InstanceUid>) {
-        let agents = change(&mut self.shared.known.write().unwrap_or_else(PoisonError::into_inner));
+        let (agents, synced) = {
+            let mut known = self.shared.known.write().unwrap_or_else(PoisonError::into_inner);
+            (change(&mut known), known.mirror.is_complete())
+        };
+        self.shared.synced.send_if_modified(|was| std::mem::replace(was, synced) != synced);
         if agents.is_empty() {
             return;
         }
@@ -121,7 +127,13 @@ impl Certificates {
     /// Whether all have been listed once: before, absence means nothing.
     #[must_use]
     pub fn is_synced(&self) -> bool {
-        self.read(|known| known.mirror.is_complete())
+        *self.shared.synced.borrow()
+    }
+
+    /// Waits until [`Self::is_synced`].
+    pub async fn synced(&self) {
+        // The sender is here, so that waiting cannot fail.
+        let _ = self.shared.synced.subscribe().wait_for(|synced| *synced).await;
     }
 
     /// The certificates and requests of an agent, in all namespaces.

@@ -1,6 +1,9 @@
 //! Whom this replica believes: the CAs and the revocations as the API server has them, without any secret.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use arc_swap::ArcSwap;
 use futures::{StreamExt as _, stream};
@@ -24,6 +27,9 @@ use crate::{
     kubernetes::{WatchClient, watch_config},
     opamp::identity::Identity,
 };
+
+/// The names of the two objects that are followed.
+const OBJECTS: [&str; 2] = [AUTHORITY_NAME, REVOCATIONS_NAME];
 
 /// What was known at one moment.
 #[derive(Clone, Debug, Default)]
@@ -141,6 +147,7 @@ pub struct Trust {
 struct Shared {
     snapshot: ArcSwap<TrustSnapshot>,
     generation: watch::Sender<u64>,
+    synced: watch::Sender<bool>,
 }
 
 impl Trust {
@@ -162,49 +169,83 @@ impl Trust {
         self.shared.generation.subscribe()
     }
 
+    /// Waits until both objects were read, or looked for: before, what was taken back is not known.
+    pub async fn synced(&self) {
+        // The sender is here, so that waiting cannot fail.
+        let _ = self.shared.synced.subscribe().wait_for(|synced| *synced).await;
+    }
+
     /// Watches the two objects of the operator's own namespace until the future is dropped.
     pub async fn run(self, watches: WatchClient, namespace: String) {
         let api: Api<ConfigMap> = Api::namespaced(watches.client().clone(), &namespace);
-        let events = [AUTHORITY_NAME, REVOCATIONS_NAME].map(|name| {
+        let events = OBJECTS.map(|name| {
             let one = watch_config().fields(&format!("metadata.name={name}"));
-            watches.watch(api.clone(), one)
+            watches.watch(api.clone(), one).map(move |event| (name, event))
         });
         let mut events = stream::select_all(events);
-        while let Some(event) = events.next().await {
-            match event {
-                Some(Event::InitApply(config_map) | Event::Apply(config_map)) => self.take(&config_map),
-                // Whom we believe does not depend on a slip: the leader writes the ConfigMap anew, and what was known is
-                // known until then.
-                Some(Event::Delete(config_map)) => {
-                    tracing::warn!(
-                        config_map = config_map.name_any(),
-                        "a ConfigMap was deleted; its last content counts"
-                    );
-                }
-                Some(Event::Init | Event::InitDone) | None => {}
+        let mut sights = BTreeMap::from(OBJECTS.map(|name| (name, Sight::Unknown)));
+        while let Some((name, event)) = events.next().await {
+            let (Some(event), Some(sight)) = (event, sights.get_mut(name)) else { continue };
+            *sight = self.follow(*sight, event);
+            if sights.values().all(|sight| *sight == Sight::Known) {
+                self.shared.synced.send_replace(true);
+            }
+        }
+    }
+
+    /// Follows the watch over one of the two objects. Says what is known of that object now.
+    fn follow(&self, before: Sight, event: Event<ConfigMap>) -> Sight {
+        match (event, before) {
+            (Event::InitApply(config_map) | Event::Apply(config_map), before) => match (self.read(&config_map), before)
+            {
+                (Ok(()), _) | (Err(_), Sight::Known) => Sight::Known,
+                (Err(_), Sight::Unknown | Sight::Unreadable) => Sight::Unreadable,
+            },
+            (Event::Init, Sight::Unknown | Sight::Unreadable) => Sight::Unknown,
+            // It is not there.
+            (Event::InitDone, Sight::Unknown) => Sight::Known,
+            (Event::Init | Event::InitDone, before) => before,
+            // Whom we believe does not depend on a slip: the leader writes the ConfigMap anew, and what was known is
+            // known until then.
+            (Event::Delete(config_map), before) => {
+                tracing::warn!(config_map = config_map.name_any(), "a ConfigMap was deleted; its last content counts");
+                before
             }
         }
     }
 
     /// Follows one of the two objects; others say nothing.
     pub fn take(&self, config_map: &ConfigMap) {
+        // It has been logged, and its last content counts.
+        let _ = self.read(config_map);
+    }
+
+    fn read(&self, config_map: &ConfigMap) -> Result<(), PublishedError> {
         let before = self.snapshot();
         let after = match config_map.metadata.name.as_deref() {
             Some(AUTHORITY_NAME) => before.with_authorities(config_map),
             Some(REVOCATIONS_NAME) => before.with_revocations(config_map),
-            Some(_) | None => return,
+            Some(_) | None => return Ok(()),
         };
-        match after {
-            Ok(after) => {
-                self.shared.snapshot.store(Arc::new(after));
-                self.shared.generation.send_modify(|generation| *generation += 1);
-            }
-            Err(error) => {
-                let config_map = config_map.name_any();
-                tracing::error!(config_map, %error, "a ConfigMap cannot be read; its last content counts");
-            }
-        }
+        let after = after.inspect_err(|error| {
+            let config_map = config_map.name_any();
+            tracing::error!(config_map, %error, "a ConfigMap cannot be read; its last content counts");
+        })?;
+        self.shared.snapshot.store(Arc::new(after));
+        self.shared.generation.send_modify(|generation| *generation += 1);
+        Ok(())
     }
+}
+
+/// What is known of one of the two objects.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Sight {
+    /// It was not looked for yet.
+    Unknown,
+    /// It is there, and the leader will write it anew.
+    Unreadable,
+    /// It was read, or is not there.
+    Known,
 }
 
 #[cfg(test)]
@@ -306,5 +347,37 @@ mod tests {
         let snapshot = trust.snapshot();
         assert!(snapshot.trusts(&authority.facts().key));
         assert!(snapshot.is_revoked(&authority.facts().key, &serial));
+    }
+
+    #[test]
+    fn an_object_is_known_once_it_was_read_or_looked_for_in_vain() {
+        let (trust, authority) = (Trust::new(), authority());
+        let revoking = || revoking(&authority, &issue(&authority, 0).unwrap().serial, 1);
+        let mut broken = ConfigMap::default();
+        broken.metadata.name = Some(REVOCATIONS_NAME.into());
+        for (case, events, expected) in [
+            ("the list begins", vec![Event::Init], Sight::Unknown),
+            ("it is there", vec![Event::Init, Event::InitApply(revoking())], Sight::Known),
+            ("it is not there", vec![Event::Init, Event::InitDone], Sight::Known),
+            (
+                "it cannot be read",
+                vec![Event::Init, Event::InitApply(broken.clone()), Event::InitDone],
+                Sight::Unreadable,
+            ),
+            (
+                "it is written anew",
+                vec![Event::Init, Event::InitApply(broken.clone()), Event::InitDone, Event::Apply(revoking())],
+                Sight::Known,
+            ),
+            (
+                "it was deleted by somebody to be made anew",
+                vec![Event::InitApply(broken.clone()), Event::Init, Event::InitDone],
+                Sight::Known,
+            ),
+            ("it is broken later", vec![Event::InitApply(revoking()), Event::Apply(broken)], Sight::Known),
+        ] {
+            let sight = events.into_iter().fold(Sight::Unknown, |sight, event| trust.follow(sight, event));
+            assert_eq!(sight, expected, "{case}");
+        }
     }
 }

@@ -47,6 +47,15 @@ impl Gate {
         (Self { trust, certificates, authenticator }, feed)
     }
 
+    /// Waits until it is known who may come in, and who no more: before, a certificate that was taken back or replaced
+    /// would count.
+    pub async fn synced(&self) {
+        // The feed lives as long as the process, so that waiting cannot fail.
+        let _ = self.authenticator.synced().wait_for(|synced| *synced).await;
+        self.trust.synced().await;
+        self.certificates.synced().await;
+    }
+
     /// Keeps it up to date.
     pub fn start(&self, settings: &Settings, clients: &Clients, feed: Feed, alarm: &Alarm) -> Vec<Part> {
         let watches = &clients.watches;

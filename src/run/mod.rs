@@ -176,7 +176,7 @@ impl Operator {
         // The loader lives as long as the process, so that waiting cannot fail.
         let _ = catalog.synced().wait_for(|synced| *synced).await;
         self.readiness.obtained("fleets");
-        let _ = gate.authenticator.synced().wait_for(|synced| *synced).await;
+        gate.synced().await;
         self.readiness.obtained("credentials");
         let tls = match &self.certificate {
             Some(certificate) => {

@@ -1,7 +1,7 @@
 //! `/healthz`, `/readyz`, `/metrics` and `/crl`, on a port of their own.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, VecDeque},
     convert::Infallible,
     net::SocketAddr,
     sync::{Arc, PoisonError, RwLock},
@@ -15,14 +15,14 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
-    task::JoinHandle,
+    task::{AbortHandle, JoinHandle},
     time::sleep,
 };
 
 use super::listener::BindError;
 
-/// Connections at a time: probes and a few scrapers.
+/// Connections at a time: probes and a few scrapers. Of more the oldest is closed: else whoever keeps so many open would
+/// have the probes fail, and the operator restarted.
 const CONNECTIONS: usize = 64;
 
 /// How long an idle connection and the head of a request may take: more than the usual intervals of probes and scrapes
@@ -106,15 +106,18 @@ impl Drop for Admin {
 }
 
 async fn accept(listener: TcpListener, pages: Arc<Pages>) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
-    while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+    let mut open: VecDeque<AbortHandle> = VecDeque::new();
+    loop {
         match listener.accept().await {
             Ok((stream, _)) => {
+                open.retain(|connection| !connection.is_finished());
+                if open.len() >= CONNECTIONS
+                    && let Some(oldest) = open.pop_front()
+                {
+                    oldest.abort();
+                }
                 let pages = Arc::clone(&pages);
-                tokio::spawn(async move {
-                    serve(stream, &pages).await;
-                    drop(place);
-                });
+                open.push_back(tokio::spawn(async move { serve(stream, &pages).await }).abort_handle());
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection to the admin port could not be accepted");

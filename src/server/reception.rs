@@ -53,7 +53,7 @@ async fn protect<S: Stream>(mut stream: S, address: SocketAddr, tls: &Tls, share
     let _open = shared.metrics.shake_hands();
     let handshake = async {
         let first = first_bytes(&mut stream).await;
-        shake_hands(tls, Rewound::new(first, stream)).await
+        shake_hands(tls, address, Rewound::new(first, stream)).await
     };
     let outcome = timeout(shared.limits.tls_timeout, handshake).await;
     let (protected, outcome, rest) = match outcome {

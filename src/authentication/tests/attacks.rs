@@ -1,5 +1,6 @@
 //! Who tries to come in without being welcome, and who comes in.
 
+use rustls_pki_types::UnixTime;
 use serde_json::json;
 
 use super::{
@@ -7,7 +8,10 @@ use super::{
     certificates::{Ca, date, uri},
     fleet, jwt, secret, token_secret, visitor,
 };
-use crate::{api::FLEET_LABEL, server::Refusal};
+use crate::{
+    api::FLEET_LABEL,
+    server::{ClientCertificates as _, Refusal},
+};
 
 const USER: &str = "system:serviceaccount:telemetry:collector";
 
@@ -256,13 +260,7 @@ async fn no_answer_tells_which_part_was_wrong() {
 
 #[tokio::test(start_paused = true)]
 async fn no_credential_shows_in_the_log() {
-    let lines = Lines::default();
-    let written = lines.clone();
-    // With two subscribers each place is asked of both; with one, of the thread that comes there first, of another test.
-    let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
-    // What libraries say at debug level, the texts of the API server among it, nobody asks for by default.
-    let subscriber = tracing_subscriber::fmt().with_env_filter("info,opamp_operator=trace").with_ansi(false);
-    let guard = tracing::subscriber::set_default(subscriber.with_writer(move || written.clone()).finish());
+    let (lines, listening) = Lines::listen();
     let (bench, ..) = two_tenants().await;
     let account = account_token("telemetry", "collector", "opamp.dev");
     for visitor in [
@@ -281,8 +279,8 @@ async fn no_credential_shows_in_the_log() {
     bench.server.review(super::api_server::Reviewing::Failing(500));
     bench.enter(&bearer(&account_token("telemetry", "other", "opamp.dev"))).await;
     tokio::time::sleep(std::time::Duration::from_secs(30)).await;
-    drop(guard);
-    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    drop(listening);
+    let text = lines.text();
     assert!(text.contains("opamp_operator::audit") && text.contains("UnknownToken"), "{text}");
     assert!(text.contains("a Secret admits nobody") && text.contains("cannot be asked"), "{text}");
     let signature = account.rsplit('.').next().unwrap();
@@ -348,4 +346,31 @@ async fn only_who_shows_nothing_is_anonymous() {
     answers(&bench, cases).await;
     let closed = Bench::new(vec![fleet("shop", "all", &json!({"methods": ["Anonymous"]}))], Vec::new()).await;
     assert_eq!(closed.enter(&visitor()).await, "401");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_certificate_that_is_refused_by_tls_is_written_down_as_well() {
+    let (bench, own, corporate) = two_tenants().await;
+    let revoked = own.agent(|_| {});
+    bench.trust.take(&own.revoking(&revoked));
+    let (lines, _listening) = Lines::listen();
+    for (number, (case, certificate, expected)) in (1_u8..).zip([
+        ("revoked", revoked, Some("RevokedCertificate")),
+        ("of nobody", Ca::new("foreign").agent(|_| {}), Some("UntrustedCertificate")),
+        (
+            "of another cluster",
+            own.agent(|it| it.subject_alt_names = vec![uri("opamp://d/a/b/c")]),
+            Some("UntrustedCertificate"),
+        ),
+        ("expired, which may come with a token", own.agent(|it| it.not_after = date(-1)), None),
+        ("good", own.agent(|_| {}), None),
+        ("of the fleet's CA", corporate.client(|_| {}), None),
+    ]) {
+        let remote = ([198, 51, 100, number], 4711).into();
+        let passes = bench.authenticator.verify(&certificate, &[], remote, UnixTime::now()).is_ok();
+        assert_eq!(passes, expected.is_none(), "{case}");
+        let line = expected.map(|reason| format!("refused ClientCertificate  {remote} {reason}"));
+        let fields = ["outcome", "method", "identity", "remote", "reason"];
+        assert_eq!(lines.audited(&fields), Vec::from_iter(line), "{case}");
+    }
 }

@@ -17,6 +17,10 @@ use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
 use rustls_pki_types::CertificateDer;
 use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::{
+    Dispatch,
+    subscriber::{DefaultGuard, NoSubscriber},
+};
 
 use self::api_server::ApiServer;
 use super::{Authenticator, Metrics, Surroundings, claims::tests::token as jwt};
@@ -172,7 +176,47 @@ pub(super) fn authority_pem() -> String {
 
 /// The log of a test.
 #[derive(Clone, Default)]
-pub(super) struct Lines(pub(super) Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Lines(Arc<Mutex<Vec<u8>>>);
+
+/// Somebody listens to this thread.
+pub(crate) struct Listening {
+    _here: DefaultGuard,
+    /// With a single listener in the process, a line that another thread writes first is switched off for good, because
+    /// nobody listens there.
+    _nowhere: Dispatch,
+}
+
+impl Lines {
+    /// What is logged on this thread from now on. What libraries say at debug level, the texts of the API server among it,
+    /// nobody asks for by default.
+    pub(crate) fn listen() -> (Self, Listening) {
+        let lines = Self::default();
+        let written = lines.clone();
+        let nowhere = Dispatch::new(NoSubscriber::new());
+        let listener = tracing_subscriber::fmt().with_env_filter("info,opamp_operator=trace").json().without_time();
+        let here = tracing::subscriber::set_default(listener.with_writer(move || written.clone()).finish());
+        (lines, Listening { _here: here, _nowhere: nowhere })
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+
+    /// All lines, as values.
+    pub(crate) fn all(&self) -> Vec<Value> {
+        self.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Of each audit line so far, and not before, these fields with a space between.
+    pub(crate) fn audited(&self, fields: &[&str]) -> Vec<String> {
+        let lines = self.all().into_iter().filter(|line| line["target"] == "opamp_operator::audit");
+        let told =
+            lines.map(|line| fields.iter().map(|it| line["fields"][it].to_string()).collect::<Vec<_>>().join(" "));
+        let told = told.map(|line| line.replace('"', "")).collect();
+        self.0.lock().unwrap().clear();
+        told
+    }
+}
 
 impl io::Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -7,6 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::{entry::author_of, wish::Author};
 use crate::{
     agents::summary::{Acceptance, AgentSummary},
     api::{agent::Access, enrollment::Approval},
@@ -15,6 +16,7 @@ use crate::{
         InstanceUid,
         identity::{Identity, Principal},
     },
+    status::render::Owner,
 };
 
 /// How long an agent that was given a new uid may go on with the certificate of its former one: it asks for its own at
@@ -48,6 +50,8 @@ pub(super) struct Known<'a> {
     pub(super) own_certificate: Credential,
     /// Under which uid whoever was given this one spoke before.
     pub(super) former: Option<InstanceUid>,
+    /// This replica, in this run.
+    pub(super) owner: &'a Owner,
     /// The operator's own namespace.
     pub(super) own_namespace: &'a str,
     pub(super) catalog: &'a Catalog,
@@ -226,10 +230,12 @@ fn is_renamed(owner: InstanceUid, identity: &Identity, known: Known<'_>) -> bool
     let is_lately = |made: Timestamp| known.now.duration_since(made) < grace;
     let text = || identity.to_string();
     known.former == Some(owner)
-        || known.live.is_some_and(|live| live.identity == *identity)
-        // Another replica gave it the uid, and has written what it said under that.
+        // Another replica gave it the uid, and has written what it said under that. What this one has written is no
+        // proof: a certificate may have been a gateway's then.
         || known.objects.iter().any(|object| {
-            object.created.is_some_and(is_lately) && object.identity.as_deref().is_some_and(|it| *it == *text())
+            author_of(object, known.owner) == Author::Another
+                && object.created.is_some_and(is_lately)
+                && object.identity.as_deref().is_some_and(|it| *it == *text())
         })
 }
 

@@ -72,6 +72,11 @@ impl Object {
         self
     }
 
+    fn written_by(mut self, replica: &str) -> Self {
+        self.0["status"]["connection"]["replica"] = replica.into();
+        self
+    }
+
     fn with_certificate(mut self, not_after: &str, in_use_since: Option<&str>) -> Self {
         self.0["status"]["certificate"] = json!({"serial": "0a", "notAfter": not_after});
         if let Some(since) = in_use_since {
@@ -112,11 +117,17 @@ fn verdict_beside(
             live,
             own_certificate: Credential::Valid,
             former,
+            owner: &owner(),
             own_namespace: OWN,
             catalog: &catalog,
             now: NOW,
         },
     )
+}
+
+/// Another replica than the one that the objects of these tests are of.
+fn owner() -> Owner {
+    Owner { replica: "replica-1".into(), incarnation: "1".into() }
 }
 
 fn own_certificate() -> String {
@@ -268,6 +279,7 @@ fn a_certificate_that_counts_no_more_gives_its_agent_free_as_one_that_has_ended(
             live: None,
             own_certificate,
             former: None,
+            owner: &owner(),
             own_namespace: OWN,
             catalog: &catalog,
             now: NOW,
@@ -302,6 +314,12 @@ fn a_certificate_speaks_for_its_own_agent_only() {
             vec![of_the_thief(Object::in_namespace("telemetry")).made(MADE)],
             None,
             ADMITTED,
+        ),
+        (
+            "a uid that it spoke for here, as a gateway perhaps",
+            vec![of_the_thief(Object::in_namespace("telemetry")).made(MADE).written_by("replica-1")],
+            None,
+            stolen,
         ),
         (
             "one that it should have a certificate for by now",
@@ -420,6 +438,7 @@ fn a_credential_that_was_taken_away_is_the_first_to_count() {
         live: None,
         own_certificate: Credential::Valid,
         former: None,
+        owner: &owner(),
         own_namespace: OWN,
         catalog: &catalog,
         now: NOW,

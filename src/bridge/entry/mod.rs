@@ -1,6 +1,7 @@
 //! One agent at this replica: its session, who speaks for it, which fleet takes it, and whose its status is.
 
 mod connecting;
+mod decision;
 mod standing;
 mod view;
 
@@ -12,8 +13,11 @@ use std::{
 
 use jiff::Timestamp;
 
-pub(super) use self::standing::Waiting;
-use self::standing::approved_in;
+use self::{decision::Noted, standing::approved_in};
+pub(super) use self::{
+    decision::{Decision, Novelty},
+    standing::Waiting,
+};
 use super::{
     admission::{self, KeptOut},
     assigned::{Assigned, News},
@@ -54,6 +58,8 @@ pub(super) struct Entry {
     assigned: Assigned,
     terms: Terms,
     peer: Option<Peer>,
+    /// Under which uid it spoke before, if it was given this one here.
+    former: Option<Box<InstanceUid>>,
     /// What the watch shows of it; while there are two objects, the one that will stay.
     object: Option<Arc<AgentSummary>>,
     /// The namespaces in which a person has approved of it; hardly ever more than one.
@@ -66,6 +72,7 @@ pub(super) struct Entry {
     recalled: Recalled,
     wish: Wish,
     warned: Option<Instant>,
+    noted: Option<Noted>,
 }
 
 /// An offer by its hashes.
@@ -121,6 +128,7 @@ impl Entry {
             assigned: Assigned::default(),
             terms: Terms::remembering(object.as_deref().map_or(CertificateRequests::NotServed, served_before)),
             peer: None,
+            former: None,
             object,
             approved_in: approved_in(objects),
             kept_out: None,
@@ -129,6 +137,7 @@ impl Entry {
             recalled: Recalled::NotYet,
             wish,
             warned: None,
+            noted: None,
         }
     }
 
@@ -339,7 +348,7 @@ impl Entry {
 }
 
 /// Who wrote the status of an object.
-fn author_of(object: &AgentSummary, owner: &Owner) -> Author {
+pub(super) fn author_of(object: &AgentSummary, owner: &Owner) -> Author {
     let is_ours = object.connection.as_ref().is_some_and(|connection| {
         *connection.replica == *owner.replica && *connection.incarnation == *owner.incarnation
     });

@@ -8,6 +8,7 @@ use super::{
     super::{
         admission::KeptOut,
         audit::{FleetName, Who},
+        gate::Here,
         wish::Author,
     },
     Acquaintance, Entry, Peer, author_of,
@@ -19,7 +20,10 @@ use crate::{
     },
     api::agent::Access,
     catalog::{Catalog, FleetEntry},
-    opamp::identity::{Identity, Principal, Proof},
+    opamp::{
+        InstanceUid,
+        identity::{Identity, Principal, Proof},
+    },
     server::Connection,
     status::render::Owner,
 };
@@ -68,6 +72,24 @@ impl Entry {
     /// Who speaks for the agent, or has done so last and may not be written yet. `None`: its object tells.
     pub(in crate::bridge) fn speaker(&self) -> Option<&Arc<Principal>> {
         self.peer.as_ref().filter(|_| self.has_spoken() && self.claim.is_ours()).map(|peer| &peer.principal)
+    }
+
+    /// What is known of the agent here and not by its objects.
+    pub(in crate::bridge) fn here(&self) -> Here<'_> {
+        Here { speaker: self.speaker().map(AsRef::as_ref), former: self.former.as_deref().copied() }
+    }
+
+    /// The same of an agent about which somebody else has written: whoever speaks here has no say in that.
+    pub(in crate::bridge) fn here_but_for_who_speaks(&self) -> Here<'_> {
+        Here { speaker: None, former: self.former.as_deref().copied() }
+    }
+
+    /// Notes under which uid it spoke before, if that is known: for as long as the session lasts, the certificate of
+    /// that uid speaks for it (CSR-11).
+    pub(in crate::bridge) fn note_former(&mut self, former: Option<InstanceUid>) {
+        if let Some(former) = former.filter(|former| self.former.as_deref() != Some(former)) {
+            self.former = Some(Box::new(former));
+        }
     }
 
     /// Who was seen to speak for the agent.
@@ -172,8 +194,10 @@ impl Entry {
     /// Whether no fleet takes the agent's identity any more although the one that took it last is there: people have
     /// changed whom it admits. Of a fleet that is gone nothing is concluded (it may have been replaced).
     pub(in crate::bridge) fn is_shut_out(&self, catalog: &Catalog) -> bool {
-        let last = self.object.as_deref().and_then(|object| Some((&object.namespace, object.fleet_label.as_deref()?)));
-        let is_there = last.is_none_or(|(namespace, name)| catalog.fleet(namespace, name).is_some());
+        let Some(object) = self.object.as_deref() else { return self.assigned.is_not_admitted() };
+        // The label is for everybody to change who may write the object, and the status is not.
+        let mut last = object.fleet.iter().chain(&object.fleet_label).peekable();
+        let is_there = last.peek().is_none() || last.any(|name| catalog.fleet(&object.namespace, name).is_some());
         self.assigned.is_not_admitted() && is_there
     }
 }

@@ -191,6 +191,8 @@ impl Bridge {
     /// The certificates or requests of an agent have changed, whoever did it.
     pub(in crate::bridge) fn follow_certificates(&self, uid: InstanceUid) {
         self.sessions.with(uid, |entry| {
+            // One that the operator has not signed itself counts as long as its Secret is there.
+            self.check_credential(entry, now());
             if !entry.terms_mut().anew() || !entry.has_spoken() || entry.claim.over_since().is_some() {
                 return;
             }

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use kube::runtime::watcher::Event;
 use serde_json::json;
 
 use super::{
     bench::{Agent, MOMENT, OWN, Replica, Socket, fleet, namespace_of, new_uid, offered, pass, settled},
     credentials::{decide, edge, issued_to, next_year, principal, token, unavailable},
+    office::{Leader, holder},
 };
 use crate::{
     api::{
@@ -137,6 +139,31 @@ async fn a_certificate_of_a_gateway_carries_many_until_it_is_none_any_more() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_gateway_that_is_none_any_more_does_not_return_with_its_agents() {
+    let owner = InstanceUid::generate();
+    let gateway = issued_to(owner, 1, next_year());
+    let mut listing = edge();
+    listing.enrollment.gateways = vec![Gateway { identity: gateway.identity.to_string() }];
+    let replica = Replica::alone(vec![listing]);
+    let (socket, mut by_socket, mut by_poll) = (replica.open_by(&gateway), Agent::new(), Agent::new());
+    assert!(by_socket.join(&socket).is_some());
+    assert_eq!(new_uid(&replica.poll_by(&gateway, &by_poll.report())), None);
+    replica.settled().await;
+    replica.publish(vec![edge()]);
+    pass(MOMENT).await;
+    socket.close();
+    let again = replica.open_by(&gateway);
+    assert_eq!(new_uid(&again.say(&by_socket.report())), Some(owner), "at once, before anything of it is written");
+    assert_eq!(new_uid(&replica.poll_by(&gateway, &by_poll.heartbeat())), Some(owner));
+    replica.settled().await;
+    assert_eq!(new_uid(&again.say(&by_socket.heartbeat())), Some(owner));
+    assert_eq!(new_uid(&replica.poll_by(&gateway, &by_poll.heartbeat())), Some(owner));
+    for agent in [&by_socket, &by_poll] {
+        assert_eq!(replica.condition(agent.uid, ConditionType::Connected), "False, ConnectionClosed");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_comes_by_a_credential_that_was_taken_away_is_closed_whatever_the_transport() {
     let replica = Replica::alone(vec![edge()]);
     let (socket, mut agent) = (replica.open_by(&token()), Agent::new());
@@ -160,6 +187,23 @@ async fn who_comes_by_a_credential_that_was_taken_away_is_closed_whatever_the_tr
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_certificate_that_ends_with_its_secret_ends_its_session_at_once() {
+    let replica = Replica::alone(vec![edge()]);
+    let (mut agent, leader) = (Agent::new(), Leader::new());
+    let certificate = issued_to(agent.uid, 1, next_year());
+    let socket = replica.open_by(&certificate);
+    agent.join(&socket);
+    let (secret, _) = leader.make(&holder(agent.uid));
+    replica.show_secret(secret.clone());
+    pass(MOMENT).await;
+    assert!(!socket.is_closed());
+    replica.credentials.lose(&certificate.identity);
+    replica.certificates.take(&None, Event::Delete(secret));
+    pass(MOMENT).await;
+    assert_eq!(socket.closes_for(), Some(CloseReason::Revoked));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_fleet_that_admits_an_identity_no_longer_ends_its_sessions_and_one_that_is_gone_does_not() {
     let replica = Replica::alone(vec![edge()]);
     let (socket, mut agent) = (replica.open_by(&token()), Agent::new());
@@ -173,6 +217,10 @@ async fn a_fleet_that_admits_an_identity_no_longer_ends_its_sessions_and_one_tha
     replica.publish(vec![edge()]);
     replica.settled().await;
     assert_eq!(offered(&socket.say(&agent.report_of(&hash, RemoteConfigStatuses::Applied))), None);
+    let label = json!({"metadata": {"labels": {"opamp.dev/fleet": "gone"}}});
+    replica.server.modify("telemetry", &agent.uid.to_string(), &label);
+    replica.show();
+    pass(MOMENT).await;
     let mut closed = edge();
     closed.enrollment.methods = Some(vec![EnrollmentMethod::ServiceAccount]);
     replica.publish(vec![closed]);

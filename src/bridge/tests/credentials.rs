@@ -84,9 +84,14 @@ pub(super) struct Vault {
 }
 
 impl Vault {
+    /// From now on nothing counts that shows this identity, and nobody is told.
+    pub(super) fn lose(&self, identity: &Identity) {
+        self.taken.lock().expect("unbroken").push(identity.clone());
+    }
+
     /// From now on nothing counts that shows this identity.
     pub(super) fn take_away(&self, identity: &Identity) {
-        self.taken.lock().expect("unbroken").push(identity.clone());
+        self.lose(identity);
         self.generation.send_modify(|generation| *generation += 1);
     }
 }

@@ -1,5 +1,7 @@
 //! Who may speak for whom, on the wire.
 
+use std::time::Duration;
+
 use jiff::{Timestamp, ToSpan as _};
 use serde_json::json;
 
@@ -133,6 +135,9 @@ async fn a_clone_with_the_same_certificate_goes_on_with_it_under_another_uid() {
     let back = replica.open_by(&certificate);
     second.close();
     assert_eq!(new_uid(&back.say(&clone.report())), None, "also on another connection");
+    pass(Duration::from_secs(3_600)).await;
+    replica.settled().await;
+    assert_eq!(new_uid(&back.say(&clone.heartbeat())), None, "as long as it has none of its own");
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,6 +2,7 @@
 
 mod access;
 mod approval;
+mod audited;
 mod bench;
 mod claims;
 mod convergence;

@@ -4,6 +4,7 @@ mod api_server;
 mod convergence;
 mod external;
 mod generations;
+mod neighbours;
 mod registrar;
 mod requests;
 pub(super) mod stored;

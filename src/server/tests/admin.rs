@@ -1,5 +1,5 @@
 use prometheus_client::registry::Registry;
-use tokio::net::TcpStream;
+use tokio::{io::AsyncReadExt as _, net::TcpStream};
 
 use super::client::{Client, Response};
 use crate::server::{
@@ -46,6 +46,20 @@ async fn readiness_names_what_is_missing_and_health_does_not_care() {
     }
     assert_eq!(get(&mut client, "/elsewhere").await.status, 404);
     assert_eq!(client.request("POST /healthz", &[], b"").await.status, 405);
+}
+
+#[tokio::test]
+async fn whoever_keeps_connections_open_takes_none_from_probes() {
+    let pages = pages(Readiness::default(), Registry::default());
+    let admin = Admin::bind(([127, 0, 0, 1], 0).into(), pages).await.unwrap();
+    let mut idle = Vec::new();
+    for _ in 0..200 {
+        idle.push(TcpStream::connect(admin.local_address()).await.unwrap());
+    }
+    let mut probe = Client::new(TcpStream::connect(admin.local_address()).await.unwrap());
+    let answer = tokio::time::timeout(std::time::Duration::from_secs(5), get(&mut probe, "/healthz")).await;
+    assert_eq!(answer.expect("an answer").status, 200);
+    assert_eq!(idle[0].read(&mut [0; 1]).await.unwrap_or_default(), 0, "the oldest has made room");
 }
 
 #[tokio::test]

@@ -1,8 +1,12 @@
 //! Authorities, what they issue, and who trusts them.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    collections::BTreeSet,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use jiff::Timestamp;
@@ -115,6 +119,8 @@ pub struct Trust {
     pub revoked: Mutex<Vec<u8>>,
     /// How often it was asked.
     pub asked: AtomicUsize,
+    /// About whom.
+    pub remotes: Mutex<BTreeSet<SocketAddr>>,
 }
 
 impl Trust {
@@ -124,6 +130,7 @@ impl Trust {
             names: Mutex::default(),
             revoked: Mutex::default(),
             asked: AtomicUsize::default(),
+            remotes: Mutex::default(),
         };
         trust.move_to(authority);
         Arc::new(trust)
@@ -142,8 +149,10 @@ impl ClientCertificates for Trust {
         &self,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
+        remote: SocketAddr,
         now: UnixTime,
     ) -> Result<(), CertificateFault> {
+        self.remotes.lock().unwrap().insert(remote);
         self.asked.fetch_add(1, Ordering::Relaxed);
         let root = self.roots.lock().unwrap().clone();
         let anchors = [anchor_from_trusted_cert(&root).unwrap()];

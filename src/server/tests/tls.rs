@@ -236,6 +236,8 @@ async fn a_certificate_that_does_not_count_gets_the_alert_that_says_why() {
         assert_eq!(secured.alert(config).await, AlertDescription::CertificateRevoked);
     }
     assert_eq!(secured.count(TlsOutcome::CertificateRefused), 8);
+    let remotes = secured.trust.remotes.lock().unwrap();
+    assert_eq!(*remotes, [peer().address].into(), "whoever judges knows where it comes from");
     assert!(secured.harness.asked().is_empty());
 }
 

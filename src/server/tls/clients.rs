@@ -1,6 +1,6 @@
 //! Whether a client's certificate counts.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, net::SocketAddr, sync::Arc};
 
 use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, SignatureScheme,
@@ -17,10 +17,12 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 /// hours. Whoever admits a peer by its [`super::super::Peer::certificates`] must check them again.
 pub trait ClientCertificates: fmt::Debug + Send + Sync + 'static {
     /// Whether this certificate counts. What comes with it is what the client sent, in any order and perhaps too much.
+    /// `remote` is the address that it was sent from, as [`super::super::Peer::address`] has it.
     fn verify(
         &self,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
+        remote: SocketAddr,
         now: UnixTime,
     ) -> Result<(), CertificateFault>;
 
@@ -95,6 +97,11 @@ impl From<&webpki::Error> for CertificateFault {
     }
 }
 
+tokio::task_local! {
+    /// The other end of the handshake that runs: all share the settings that hold the [`Verifier`].
+    pub(super) static REMOTE: SocketAddr;
+}
+
 /// What TLS asks of a certificate, carried on to whoever knows.
 #[derive(Debug)]
 pub(super) struct Verifier {
@@ -128,7 +135,11 @@ impl ClientCertVerifier for Verifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        match self.certificates.verify(end_entity, intermediates, now) {
+        // It is asked within the handshake only.
+        let Ok(remote) = REMOTE.try_with(|remote| *remote) else {
+            return Err(Error::InvalidCertificate(CertificateFault::Unacceptable.into()));
+        };
+        match self.certificates.verify(end_entity, intermediates, remote, now) {
             Ok(()) => Ok(ClientCertVerified::assertion()),
             Err(fault) => Err(Error::InvalidCertificate(fault.into())),
         }

@@ -1,6 +1,6 @@
 //! One handshake, and what else may come to a port with TLS.
 
-use std::io;
+use std::{io, net::SocketAddr};
 
 use rustls::{Error, HandshakeKind, ServerConnection};
 use tokio::io::AsyncWriteExt as _;
@@ -12,6 +12,7 @@ use super::{
         stream::{Rewound, Stream},
     },
     acceptor::Tls,
+    clients::REMOTE,
     protected::{Endless, Metered, Protected},
 };
 
@@ -35,9 +36,10 @@ pub struct Failure<S> {
     pub rest: Option<Rewound<S>>,
 }
 
-/// Does the handshake on a stream that has begun with something.
+/// Does the handshake with this peer on a stream that has begun with something.
 pub async fn shake_hands<S: Stream>(
     tls: &Tls,
+    remote: SocketAddr,
     mut stream: Rewound<S>,
 ) -> Result<(Protected<S>, TlsOutcome), Failure<S>> {
     match stream.first() {
@@ -52,7 +54,8 @@ pub async fn shake_hands<S: Stream>(
     }
     let config = tls.config().map_err(|_| Failure { outcome: TlsOutcome::Unprepared, rest: None })?;
     let limit = |connection: &mut ServerConnection| connection.set_buffer_limit(Some(UNSENT_BYTES));
-    match TlsAcceptor::from(config).accept_with(Metered::new(stream), limit).into_fallible().await {
+    let handshake = TlsAcceptor::from(config).accept_with(Metered::new(stream), limit).into_fallible();
+    match REMOTE.scope(remote, handshake).await {
         Ok(stream) => {
             let outcome = match stream.get_ref().1.handshake_kind() {
                 Some(HandshakeKind::Resumed) => TlsOutcome::Resumed,
