@@ -38,7 +38,9 @@ impl Authenticator {
     /// Refuses a request, and tells of it.
     pub(super) fn refuse(&self, method: Method, failure: Failure, peer: &Peer, now: Now) -> Refusal {
         let Failure { fault, identity } = failure;
-        if fault.may_be_a_guess() {
+        // Who has shown a certificate has the key of it: an agent whose own has ended guesses nothing, and its neighbours
+        // behind the same address are not to suffer for it.
+        if fault.may_be_a_guess() && method != Method::ClientCertificate {
             self.failures().note(Source::of(peer.address), now.instant);
         }
         let fleet = identity.as_ref().and_then(fleet_of);

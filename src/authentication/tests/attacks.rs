@@ -316,6 +316,16 @@ async fn guessing_is_slowed_for_one_address_and_not_for_those_with_certificates(
 }
 
 #[tokio::test(start_paused = true)]
+async fn agents_whose_certificates_have_ended_slow_down_none_of_their_neighbours() {
+    let (bench, own, _) = two_tenants().await;
+    let ended = own.agent(|parameters| parameters.not_after = date(-1));
+    for number in 0..20 {
+        assert_eq!(bench.enter(&visitor().with(&[ended.clone()])).await, "401", "attempt {number}");
+    }
+    assert_eq!(bench.enter(&bearer(TOKEN)).await, "token:telemetry/edge");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_tenant_that_names_the_authority_of_another_gets_none_of_its_agents() {
     let corporate = Ca::new("corporate");
     let names = json!({"clientCAs": [{"secretRef": {"name": "ca"}}]});
