@@ -75,7 +75,7 @@ e2e: controlplane $(E2E_OPERATOR) ## Real agents against the whole; about half a
 	clients=$$(tests/e2e/clients.sh) && eval "$$clients" && \
 	  OPAMP_TEST_ROLES='$(ROLES)' OPAMP_OPERATOR_BIN='$(abspath $(E2E_OPERATOR))' cargo test --locked --test e2e -- --nocapture $(TEST)
 
-# Among them they use every right that the operator has.
+# Among them they use every right but two: to delete Agents, and to get a fleet.
 CLUSTER_WIDE := $(addsuffix ::,effective_configs enrollment issuers remote_configs replicas revocations rotation secrets service_accounts)
 
 .PHONY: cluster-wide
