@@ -15,7 +15,7 @@ use kube::{
 use serde::de::DeserializeOwned;
 use tower::{Layer, Service};
 
-use super::{QuickBackoff, WatchAges, client::configure_for_watches, failure::describe_watch};
+use super::{QuickBackoff, WatchAges, client::configure_for_watches, failure::describe_watch, watch_ages::Scene};
 
 /// A client for watches, which notices a server that has fallen silent. Clones share their connections and ages.
 #[derive(Clone)]
@@ -59,7 +59,7 @@ impl WatchClient {
     where
         K: kube::Resource + Clone + Debug + DeserializeOwned + Send + 'static,
     {
-        let open = self.ages.open(api.resource_url());
+        let open = self.ages.open(Scene::new(api.resource_url(), &config));
         let mut health = Health::Well;
         watcher(api, config)
             .backoff(QuickBackoff::default())
@@ -127,15 +127,13 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let uri = request.uri();
-        let opens_watch = uri.query().is_some_and(|query| query.split('&').any(|pair| pair == "watch=true"));
-        let path = opens_watch.then(|| uri.path().to_owned());
+        let scene = Scene::wanted(request.uri());
         let ages = self.ages.clone();
         let answer = self.inner.call(request);
         Box::pin(async move {
             let answer = answer.await?;
-            if let Some(path) = path.filter(|_| answer.status().is_success()) {
-                ages.heard(&path);
+            if let Some(scene) = scene.filter(|_| answer.status().is_success()) {
+                ages.heard(&scene);
             }
             Ok(answer)
         })
@@ -151,16 +149,22 @@ mod tests {
 
     use super::*;
 
+    const SELECTORS: &str =
+        "resourceVersion=7&labelSelector=a+in+%28b%2C+c%29&fieldSelector=type%3Dopamp.dev%2Fenrollment-token";
+
     #[tokio::test(start_paused = true)]
     async fn only_a_watch_that_the_server_has_opened_is_heard_of() {
         let ages = WatchAges::default();
-        let _open = ages.open("/api/v1/secrets");
+        let tokens = watcher::Config::default().fields("type=opamp.dev/enrollment-token").labels("a in (b, c)");
+        let _open = ages.open(Scene::new("/api/v1/secrets", &tokens));
         let layer = Listening { ages: ages.clone() };
         for (query, code, is_heard) in [
             ("limit=500", 200, false),
-            ("resourceVersion=7&watch=true", 503, false),
-            ("unwatch=true", 200, false),
-            ("resourceVersion=7&watch=true", 200, true),
+            (&*format!("{SELECTORS}&watch=true"), 503, false),
+            (&*format!("{SELECTORS}&unwatch=true"), 200, false),
+            ("resourceVersion=7&watch=true", 200, false),
+            ("fieldSelector=type%3Dopamp.dev%2Fother&watch=true", 200, false),
+            (&*format!("{SELECTORS}&watch=true"), 200, true),
         ] {
             advance(Duration::from_secs(9)).await;
             let mut service = layer.layer(tower::service_fn(|_| async move {

@@ -91,4 +91,15 @@ async fn a_thousand_idle_agents_cause_no_write_in_two_minutes() {
     println!("idle: {heartbeats} heartbeats in {idle:.0} s, {:.0} µs of processor time each", used / heartbeats * 1e6);
     assert!(heartbeats >= 20_000.0, "1,000 agents sent a heartbeat every 5 s: {heartbeats}");
     assert_eq!(swarm.summary().await.offers, COUNT);
+    assert_every_watch_is_young(&operator).await;
+}
+
+/// A watch is opened anew every half minute; one that were not recognised in what the server answers would only grow old.
+async fn assert_every_watch_is_young(operator: &Operator) {
+    let metrics = operator.metrics().await;
+    let ages = metrics.lines().filter_map(|line| line.strip_prefix("opamp_operator_watch_age_seconds{resource="));
+    let ages: Vec<(&str, f64)> =
+        ages.filter_map(|rest| rest.split_once("} ")).map(|(of, age)| (of, age.parse().expect("seconds"))).collect();
+    assert!(ages.len() >= 5, "Secrets, ConfigMaps, Leases and the operator's own kinds are watched: {ages:?}");
+    assert!(ages.iter().all(|(_, age)| *age < 35.0), "none is older than half a minute: {ages:?}");
 }
