@@ -49,7 +49,7 @@ const REQUEST_KEY: &str = "csr";
 const PRIVATE_KEY: &str = "tls.key";
 const CERTIFICATE_KEY: &str = "tls.crt";
 const CA_KEY: &str = "ca.crt";
-/// The certificate before this one, for the same key, and the CA that signed it: it counts until the new one is used.
+/// A certificate before this one, for the same key, and the CA that signed it: it counts until a later one is used.
 const FORMER_KEY: &str = "former.crt";
 const MANAGED_BY_LABEL: (&str, &str) = ("app.kubernetes.io/managed-by", "opamp-operator");
 /// Longest reason that is kept.
@@ -110,7 +110,7 @@ pub struct Given {
     pub signer: Signer,
     /// What identifies it.
     pub certificate: Held,
-    /// The certificate before it, until this one is seen in use.
+    /// The one before it that may be in use, until this one is seen in use.
     pub former: Option<Held>,
 }
 
@@ -339,14 +339,15 @@ impl Holder {
 }
 
 impl AgentCertificate {
-    /// The merge patch that writes the certificate. One for the same key that was there before stays beside it.
+    /// The merge patch that writes the certificate. One for the same key that was there before stays beside it. If there are
+    /// two, the later was never seen in use, or it would be [settled](Self::settle): the agent may know of the other alone.
     #[must_use]
     pub fn answer_with(&self, issued: &Issued, signer: &Issuer) -> Value {
         let mut data = json!({
             CERTIFICATE_KEY: STANDARD.encode(&issued.chain),
             CA_KEY: STANDARD.encode(&issued.ca),
         });
-        if let Some(given) = &self.given {
+        if let Some(given) = self.given.as_ref().filter(|given| given.former.is_none()) {
             data[FORMER_KEY] = STANDARD.encode(former(given)).into();
         }
         let annotations = json!({
