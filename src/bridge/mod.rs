@@ -142,7 +142,9 @@ pub struct Bridge {
     /// A place for each request that has to wait for a person's approval.
     kept_requests: Arc<Semaphore>,
     pending: Mutex<PendingRoom>,
-    quiet: Mutex<Quiet>,
+    quiet: Mutex<Quiet<InstanceUid>>,
+    /// Of what was said that the API server refuses, by namespace and reason.
+    refused_writes: Mutex<Quiet<(String, String)>>,
     /// Of what is decided so often that not each is written down.
     journal: Journal,
     metrics: Metrics,
@@ -158,6 +160,7 @@ impl Bridge {
             renamings: Mutex::new(Renamings::new(settings.max_sessions)),
             pending: Mutex::new(PendingRoom::new(settings.max_pending)),
             quiet: Mutex::default(),
+            refused_writes: Mutex::default(),
             journal: Journal::default(),
             credentials,
             certificates,

@@ -1,27 +1,26 @@
-//! How often the same is said of one agent: whoever is kept out tries again for ever.
+//! How often the same is said of one agent, or of one namespace: whoever is kept out tries again for ever.
 
 use std::{
     collections::HashMap,
+    hash::Hash,
     time::{Duration, Instant},
 };
 
-use crate::opamp::InstanceUid;
-
 /// Once in this time.
 const INTERVAL: Duration = Duration::from_secs(3600);
-/// So many agents are remembered, because anybody can make up uids.
+/// So many subjects are remembered, because anybody can make up uids.
 const LIMIT: usize = 10_000;
 /// How often it is looked which may be forgotten, when there is no room.
 const TIDIED: Duration = Duration::from_secs(10);
 
-/// When something was said of whom.
-#[derive(Debug, Default)]
-pub(super) struct Quiet {
-    said: HashMap<InstanceUid, Instant>,
+/// When something was said of which subject.
+#[derive(Debug)]
+pub(super) struct Quiet<S> {
+    said: HashMap<S, Instant>,
     tidied: Option<Instant>,
 }
 
-/// Whether something is to be said of an agent.
+/// Whether something is to be said of a subject.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Turn {
     /// It is, and counts as said.
@@ -32,11 +31,17 @@ pub(super) enum Turn {
     Crowd,
 }
 
-impl Quiet {
+impl<S> Default for Quiet<S> {
+    fn default() -> Self {
+        Self { said: HashMap::new(), tidied: None }
+    }
+}
+
+impl<S: Eq + Hash> Quiet<S> {
     /// Whether it is to be said now.
-    pub(super) fn turn(&mut self, uid: InstanceUid, now: Instant) -> Turn {
+    pub(super) fn turn(&mut self, subject: S, now: Instant) -> Turn {
         let is_recent = |said: &Instant| now.saturating_duration_since(*said) < INTERVAL;
-        if self.said.get(&uid).is_some_and(is_recent) {
+        if self.said.get(&subject).is_some_and(is_recent) {
             return Turn::Silence;
         }
         if self.said.len() >= LIMIT && self.tidied.is_none_or(|tidied| now >= tidied + TIDIED) {
@@ -46,7 +51,7 @@ impl Quiet {
         if self.said.len() >= LIMIT {
             return Turn::Crowd;
         }
-        self.said.insert(uid, now);
+        self.said.insert(subject, now);
         Turn::Speak
     }
 }
@@ -54,6 +59,7 @@ impl Quiet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::opamp::InstanceUid;
 
     #[test]
     fn the_same_is_said_once_an_hour_of_each_and_of_no_more_than_fit() {

@@ -276,9 +276,11 @@ impl<'a> Planner<'a> {
         let (current, former): (Vec<_>, Vec<_>) =
             certificates.iter().copied().partition(|it| fleet.is_none_or(|fleet| it.fleet == fleet));
         for certificate in &current {
-            self.answer(certificate);
             if certificate.given.as_ref().is_some_and(|given| is_settled(given, member, self.now)) {
+                // An answer that is due comes after that: it leaves a former certificate where it is.
                 self.others.push(Step::Settle(Arc::clone(certificate)));
+            } else {
+                self.answer(certificate);
             }
         }
         let best = self.best(&current);

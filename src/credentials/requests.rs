@@ -46,9 +46,12 @@ pub enum Asked {
 /// Why a request was not handed on. No variant holds content.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum AskError {
-    /// The API server refuses it, or could not be asked.
+    /// The API server has failed, or could not be asked.
     #[error("the certificate request could not be stored: {0}")]
-    Write(#[from] WriteError),
+    Write(#[source] WriteError),
+    /// The API server refuses it, and will refuse it again: in words of status and reason.
+    #[error("the certificate request could not be stored: the API server refuses that ({0})")]
+    Refused(String),
     /// The agent makes one key after the other.
     #[error("the agent has asked for certificates for {MOST_KEYS} keys within a minute; it must wait")]
     Crowd,
@@ -64,6 +67,15 @@ pub enum AskError {
         #[source]
         error: StoredError,
     },
+}
+
+impl From<WriteError> for AskError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Refused(reason) => Self::Refused(reason),
+            WriteError::Api(_) | WriteError::TooMany | WriteError::Silent => Self::Write(error),
+        }
+    }
 }
 
 /// What to do with a request that is there already.

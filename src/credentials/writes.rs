@@ -18,7 +18,11 @@ const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Why a request had no effect, or it is not known whether it had. In words that quote no object.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum WriteError {
-    /// The API server refuses it, or could not be reached.
+    /// The API server refuses it, and will refuse the same again: it is not valid, a policy or quota forbids it, or the
+    /// operator may not do it.
+    #[error("{0}")]
+    Refused(String),
+    /// The API server has failed, or could not be reached.
     #[error("{0}")]
     Api(String),
     /// It has too much to do.
@@ -57,6 +61,7 @@ impl Writes {
                     (Heard::TooMany { retry_after }, Err(WriteError::TooMany))
                 }
                 503 | 504 => (Heard::Nothing, Err(WriteError::Api(describe(&kube::Error::Api(status))))),
+                400 | 403 | 413 | 422 => (Heard::Answer, Err(WriteError::Refused(describe(&kube::Error::Api(status))))),
                 _ => (Heard::Answer, Err(WriteError::Api(describe(&kube::Error::Api(status))))),
             },
             Ok(Err(error)) => (Heard::Nothing, Err(WriteError::Api(describe(&error)))),
@@ -82,4 +87,37 @@ impl Writes {
 /// The clock of the runtime, which tests move by hand.
 pub(super) fn clock() -> Instant {
     tokio::time::Instant::now().into_std()
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn only_what_would_be_refused_again_is_refused_for_good() {
+        let writes = Writes::new(BudgetLimits { per_second: 20, burst: 40 });
+        let refused = |why: &str| Err(WriteError::Refused(why.into()));
+        let failed = |why: &str| Err(WriteError::Api(why.into()));
+        for (code, reason, expected) in [
+            (400, "BadRequest", refused("400 BadRequest")),
+            (401, "Unauthorized", failed("401 Unauthorized")),
+            (403, "Forbidden", refused("403 Forbidden")),
+            (404, "NotFound", Ok(None)),
+            (409, "AlreadyExists", Ok(None)),
+            (413, "RequestEntityTooLarge", refused("413 RequestEntityTooLarge")),
+            (422, "Invalid", refused("422 Invalid")),
+            (429, "TooManyRequests", Err(WriteError::TooMany)),
+            (500, "InternalError", failed("500 InternalError")),
+            (503, "ServiceUnavailable", failed("503 ServiceUnavailable")),
+            (504, "Timeout", failed("504 Timeout")),
+        ] {
+            let status = Status::failure("canary", reason).with_code(code).boxed();
+            let found: Result<Option<()>, _> = writes.ask(async { Err(kube::Error::Api(status)) }).await;
+            assert_eq!(found, expected, "{code}");
+        }
+        let silent: Result<Option<()>, _> = writes.ask(std::future::pending()).await;
+        assert_eq!(silent, Err(WriteError::Silent));
+    }
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures::{StreamExt as _, stream::FuturesUnordered};
 
 use super::{
-    super::{Bridge, entry::Entry, now},
+    super::{Bridge, entry::Entry, lock, now, quiet::Turn},
     Application, KeptRequest, Ripe, Wanted,
     applications::Place,
 };
@@ -239,7 +239,24 @@ impl Bridge {
                 tracing::warn!(%uid, %error, "the certificate request of an agent is refused");
                 self.sessions.with(uid, |entry| self.refuse_request(entry, &error.to_string(), now()));
             }
+            Err(ref error @ AskError::Refused(ref reason)) => {
+                self.warn_of_refused_writes(&application.holder.namespace, reason);
+                self.sessions.with(uid, |entry| self.refuse_request(entry, &error.to_string(), now()));
+            }
             Err(error @ (AskError::Write(_) | AskError::Contended)) => self.try_again(application, &error),
+        }
+    }
+
+    /// Tells people, once an hour of each namespace and reason: all agents there fare alike, and may ask again and again.
+    fn warn_of_refused_writes(&self, namespace: &str, reason: &str) {
+        let subject = (namespace.to_owned(), reason.to_owned());
+        if lock(&self.refused_writes).turn(subject, now().instant) == Turn::Speak {
+            tracing::warn!(
+                namespace,
+                reason,
+                "the API server refuses to store certificate requests: look at the quotas and policies of the namespace, \
+                 and at the operator's rights there"
+            );
         }
     }
 

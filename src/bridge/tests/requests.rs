@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     api::enrollment::{Approval, CertificateIssuer},
+    authentication::tests::Lines,
     catalog::{FleetEntry, settings::FrozenCertificate},
     credentials::{
         requests::AskError,
@@ -277,6 +278,29 @@ async fn what_the_api_server_does_not_take_is_tried_again_while_the_agent_is_the
     gone.close();
     pass(Duration::from_secs(60)).await;
     assert_eq!(replica.requests.taken(), 1, "it will ask again when it returns");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_api_server_refuses_for_good_is_told_to_the_agent_and_now_and_then_to_people() {
+    // CSR-07
+    let (lines, _listening) = Lines::listen();
+    let replica = Replica::alone(vec![issuing()]);
+    let refused = || AskError::Refused("403 Forbidden".into());
+    replica.requests.fail(vec![AskError::Refused("422 Invalid".into()), refused(), refused()]);
+    for _ in 0..3 {
+        let (socket, ..) = waiting(&replica).await;
+        let told: Vec<_> = socket.pushed().iter().filter_map(refusal).collect();
+        assert!(matches!(&told[..], [told] if told.contains("the API server refuses that")), "{told:?}");
+    }
+    pass(Duration::from_secs(60)).await;
+    assert_eq!(replica.requests.taken(), 0, "nobody has asked again");
+    let warnings =
+        lines.all().into_iter().filter(|line| line["level"] == "WARN" && line["fields"]["reason"].is_string());
+    let warned: Vec<_> =
+        warnings.map(|line| [line["fields"]["namespace"].clone(), line["fields"]["reason"].clone()]).collect();
+    assert_eq!(warned, [["telemetry", "403 Forbidden"], ["telemetry", "422 Invalid"]]);
+    let (_socket, ..) = waiting(&replica).await;
+    assert_eq!(replica.requests.taken(), 1, "another request is another matter");
 }
 
 #[tokio::test(start_paused = true)]

@@ -16,7 +16,10 @@ use kube::{
 };
 use serde_json::json;
 
-use super::{AGAIN, LONGEST_LOOK, LOOK, LOOK_FOR_CERT_MANAGER, LOOK_LATER, ROUND, Registrar, Rest, Round, Trouble};
+use super::{
+    AGAIN, LONGEST_LOOK, LOOK, LOOK_FOR_CERT_MANAGER, LOOK_LATER, ROUND, Registrar, Rest, Round, Trouble,
+    steps::{fleet, is_by_cert_manager, is_refusal, issuer, needs_cert_manager, subject, take_turns},
+};
 use crate::{
     api::{FIELD_MANAGER, agent::Agent},
     credentials::{
@@ -252,18 +255,6 @@ impl Registrar {
     }
 }
 
-/// What a step is about: the Secret, or the Agent.
-fn subject(step: &Step) -> ObjectKey {
-    match step {
-        Step::Hold(agent) | Step::Release(agent) => agent.clone(),
-        Step::Publish { .. } => ObjectKey::new("", ""),
-        Step::Remove(secret) | Step::Refuse(secret, _) | Step::Settle(secret) | Step::Answer(secret, _) => {
-            secret.key.clone()
-        }
-        Step::Make(holder, _) => Roll::place(&holder.namespace, &holder.agent),
-    }
-}
-
 impl Hand<'_> {
     async fn step(&self, step: Step) -> Outcome {
         let (subject, issuer, fleet) = (subject(&step), issuer(&step), fleet(&step));
@@ -424,96 +415,9 @@ fn spread(pause: Duration) -> Duration {
     pause.mul_f64(f64::midpoint(1.0, rand::random()))
 }
 
-/// The first of each fleet, then the second of each: else one fleet with much to do, or with an issuer that does not
-/// answer, would leave nothing to others. The fleets are in another order each time.
-fn take_turns(issues: Vec<Step>) -> Vec<Step> {
-    let mut fleets: BTreeMap<Option<ObjectKey>, (usize, u64)> = BTreeMap::new();
-    let mut numbered: Vec<_> = issues
-        .into_iter()
-        .map(|step| {
-            let (turn, order) = fleets.entry(beneficiary(&step)).or_insert_with(|| (0, rand::random()));
-            *turn += 1;
-            ((*turn, *order), step)
-        })
-        .collect();
-    numbered.sort_by_key(|(turn, _)| *turn);
-    numbered.into_iter().map(|(_, step)| step).collect()
-}
-
-/// The fleet whose member gets a certificate by this.
-fn beneficiary(step: &Step) -> Option<ObjectKey> {
-    match step {
-        Step::Make(holder, _) => Some(ObjectKey::new(&holder.namespace, &holder.fleet)),
-        Step::Answer(..)
-        | Step::Hold(_)
-        | Step::Publish { .. }
-        | Step::Release(_)
-        | Step::Remove(_)
-        | Step::Refuse(..)
-        | Step::Settle(_) => fleet(step),
-    }
-}
-
-fn is_by_cert_manager(policy: &IssuePolicy) -> bool {
-    match policy.issuer {
-        Issuer::CertManager { .. } => true,
-        Issuer::Internal | Issuer::CertificateSigningRequest => false,
-    }
-}
-
-/// Whether nothing comes of a step while cert-manager is not there.
-fn needs_cert_manager(step: &Step) -> bool {
-    match step {
-        Step::Answer(_, policy) => is_by_cert_manager(policy),
-        Step::Hold(_)
-        | Step::Publish { .. }
-        | Step::Release(_)
-        | Step::Remove(_)
-        | Step::Refuse(..)
-        | Step::Settle(_)
-        | Step::Make(..) => false,
-    }
-}
-
 /// Whether a finalizer is to be there.
 #[derive(Clone, Copy)]
 enum Wish {
     Present,
     Absent,
-}
-
-fn issuer(step: &Step) -> Option<Issuer> {
-    match step {
-        Step::Answer(_, policy) | Step::Make(_, policy) => Some(policy.issuer.clone()),
-        Step::Hold(_)
-        | Step::Publish { .. }
-        | Step::Release(_)
-        | Step::Remove(_)
-        | Step::Refuse(..)
-        | Step::Settle(_) => None,
-    }
-}
-
-/// The fleet for which an issuer is asked with this.
-fn fleet(step: &Step) -> Option<ObjectKey> {
-    match step {
-        Step::Answer(certificate, _) => Some(ObjectKey::new(&certificate.key.namespace, &certificate.fleet)),
-        Step::Hold(_)
-        | Step::Publish { .. }
-        | Step::Release(_)
-        | Step::Remove(_)
-        | Step::Refuse(..)
-        | Step::Settle(_)
-        | Step::Make(..) => None,
-    }
-}
-
-fn is_refusal(write: &Write) -> bool {
-    match write {
-        Write::Patch(certificate, patch) => {
-            !patch["metadata"]["annotations"][crate::credentials::stored::REFUSED_ANNOTATION].is_null()
-                && certificate.is_due()
-        }
-        Write::Create(_) | Write::Delete(_) | Write::Hold(_) | Write::Release(_) | Write::Publish(_) => false,
-    }
 }

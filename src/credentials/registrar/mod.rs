@@ -4,6 +4,7 @@
 mod authority;
 mod members;
 mod observed;
+mod steps;
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -177,6 +177,16 @@ async fn secrets_of_another_namespace_are_no_crowd() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_the_api_server_refuses_to_store_is_told_with_its_reason_alone() {
+    let server = ApiServer::new();
+    server.forbid(&["secrets"]);
+    let requests = Requests::new(server.client(), Certificates::new(&Scope::All), Trust::new());
+    let refused = requests.ask(&holder(1), &request(1), Validity::default(), Timestamp::now()).await.unwrap_err();
+    let told = "the certificate request could not be stored: the API server refuses that (403 Forbidden)";
+    assert_eq!((&refused, &*refused.to_string()), (&AskError::Refused("403 Forbidden".into()), told));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_revocation_is_published_within_a_second_and_survives_its_objects() {
     let server = ApiServer::new();
     server.put("agents", &agent_object(1));

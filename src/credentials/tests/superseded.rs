@@ -7,7 +7,11 @@ use kube::{ResourceExt as _, runtime::watcher::Event};
 use rcgen::{CertificateParams, KeyPair};
 use rustls_pki_types::CertificateDer;
 
-use super::{at, authority, name, stored::holder};
+use super::{
+    at, authority, name,
+    stored::{holder, patched},
+    world::World,
+};
 use crate::{
     credentials::{
         anchors::ChainError,
@@ -18,6 +22,7 @@ use crate::{
         pem::read_certificates,
         published::PublishedAuthorities,
         request::PublicKey,
+        roll::{KeyWish, Standing},
         serial::Serial,
         trust::{Trust, TrustSnapshot},
     },
@@ -125,4 +130,32 @@ fn a_certificate_counts_until_its_successor_is_used_and_no_longer() {
     certificates.take(&None, Event::Apply(shorter_secret));
     assert_eq!(identify(&former), Err(ChainError::Superseded), "its successor ends before it");
     assert_eq!(identify(&shorter), expected);
+}
+
+#[test]
+fn however_often_a_certificate_is_renewed_the_one_in_use_stays() {
+    let mut world = World::new();
+    world.join(1, Standing::Admitted, KeyWish::Own);
+    let name = world.ask(1);
+    world.settle();
+    let serials = |world: &World| world.of(1)[0].held().map(|held| held.serial.clone()).collect::<Vec<_>>();
+    let mut used = serials(&world)[0].clone();
+    world.member(1).in_use = Some(used.clone());
+    for (case, is_last_used) in
+        [("first", false), ("second", false), ("third", true), ("used when asked for", false), ("again", false)]
+    {
+        world.pass(10);
+        let renewal = world.of(1)[0].ask_again("edge");
+        world.secrets.insert(name.clone(), patched(&world.secrets[&name], &renewal));
+        world.settle();
+        let held = serials(&world);
+        assert_eq!((held.len(), &held[1]), (2, &used), "{case}");
+        if is_last_used {
+            used = held[0].clone();
+            world.member(1).in_use = Some(used.clone());
+        }
+    }
+    world.member(1).in_use = Some(serials(&world)[0].clone());
+    world.settle();
+    assert_eq!(serials(&world).len(), 1);
 }
