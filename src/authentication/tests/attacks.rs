@@ -320,7 +320,7 @@ async fn agents_whose_certificates_have_ended_slow_down_none_of_their_neighbours
     let (bench, own, _) = two_tenants().await;
     let ended = own.agent(|parameters| parameters.not_after = date(-1));
     for number in 0..20 {
-        assert_eq!(bench.enter(&visitor().with(&[ended.clone()])).await, "401", "attempt {number}");
+        assert_eq!(bench.enter(&visitor().with(std::slice::from_ref(&ended))).await, "401", "attempt {number}");
     }
     assert_eq!(bench.enter(&bearer(TOKEN)).await, "token:telemetry/edge");
 }
