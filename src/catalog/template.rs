@@ -129,6 +129,22 @@ mod tests {
     }
 
     #[test]
+    fn the_samples_render_for_an_agent_that_says_no_more_than_the_one_of_the_readme() {
+        let said = [("service.name", "otelcol"), ("os.type", "linux"), ("host.name", "host-0")];
+        let readme = include_str!("../../README.md");
+        for (key, value) in said {
+            assert!(readme.contains(&format!("identifying {key}={}", value.replace("-0", "-{index}"))), "{key}");
+        }
+        let attributes = said.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        let agent = Attributes { identifying: BTreeMap::new(), non_identifying: attributes };
+        let agent = agent_value(&InstanceUid::from_wire(&[1; 16]).unwrap(), &agent);
+        let sample = include_str!("../../config/samples/30-own-telemetry.yaml");
+        let rendered = Template::compile(sample, Quoting::Allowed).unwrap().render(&agent).unwrap();
+        assert!(rendered.contains("level: info"), "{rendered}");
+        assert!(rendered.contains(r#"host.name: "host-0""#), "{rendered}");
+    }
+
+    #[test]
     fn a_template_sees_the_uid_and_the_attributes() {
         for (source, expected) in [
             ("host: {{ agent.attributes[\"host.name\"] }}\n", "host: web-1\n"),
