@@ -3,7 +3,11 @@
 //! Never about single agents: ten thousand of them would be ten thousand writes outside every budget. What must be
 //! current is in a condition; an event only says when it began.
 
-use std::time::Duration;
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use k8s_openapi::{api::core::v1::ObjectReference, apimachinery::pkg::apis::meta::v1::Condition};
 use kube::{
@@ -23,6 +27,9 @@ const NOTE_LIMIT: usize = 1_000;
 
 /// How long the publication of one event may take: the client has no limit of its own, and whoever publishes waits.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Notes whose repetitions are counted; one more is a new event.
+const MOST_NOTES: usize = 64;
 
 /// Who the events are from.
 const CONTROLLER: &str = "opamp-operator";
@@ -90,7 +97,11 @@ pub fn transition(old: &[Condition], new: &[Condition], reasons: &[&'static str]
 /// Where events are published.
 #[derive(Clone)]
 pub struct Publisher {
-    recorder: Recorder,
+    client: Client,
+    reporter: Reporter,
+    /// One for each of the latest notes. A recorder counts an event of the same reason as a repetition, and keeps the
+    /// note of the first: of one recorder for all, people would read what was wrong an hour ago.
+    recorders: Arc<Mutex<VecDeque<(String, Recorder)>>>,
 }
 
 impl Publisher {
@@ -98,24 +109,37 @@ impl Publisher {
     #[must_use]
     pub fn new(client: Client, replica: &str) -> Self {
         let reporter = Reporter { controller: CONTROLLER.into(), instance: Some(replica.into()) };
-        Self { recorder: Recorder::new(client, reporter) }
+        Self { client, reporter, recorders: Arc::default() }
+    }
+
+    fn recorder(&self, note: &str) -> Recorder {
+        let mut recorders = self.recorders.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, recorder)) = recorders.iter().find(|(known, _)| known == note) {
+            return recorder.clone();
+        }
+        let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
+        recorders.truncate(MOST_NOTES - 1);
+        recorders.push_front((note.to_owned(), recorder.clone()));
+        recorder
     }
 
     /// Publishes what began. A failure is noted at debug level only: an event is a convenience, and when somebody has
     /// deleted one, its repetitions fail for minutes.
     pub async fn publish(&self, about: &ObjectReference, transitions: Vec<Transition>) {
         for Transition { severity, reason, note } in transitions {
+            let note = cut(note);
+            let recorder = self.recorder(&note);
             let event = Event {
                 type_: match severity {
                     Severity::Normal => EventType::Normal,
                     Severity::Warning => EventType::Warning,
                 },
                 reason: reason.into(),
-                note: Some(cut(note)).filter(|note| !note.is_empty()),
+                note: Some(note).filter(|note| !note.is_empty()),
                 action: "Reconcile".into(),
                 secondary: None,
             };
-            match timeout(PATIENCE, self.recorder.publish(&event, about)).await {
+            match timeout(PATIENCE, recorder.publish(&event, about)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::debug!(error = describe(&error), reason, "an event was not published"),
                 Err(_) => tracing::debug!(reason, "an event was not published in time"),
@@ -136,7 +160,12 @@ fn cut(mut note: String) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use http::{Request, Response};
+    use http_body_util::{BodyExt, Full};
     use jiff::Timestamp;
+    use kube::client::Body;
 
     use super::*;
     use crate::api::condition::{Finding, merge};
@@ -163,6 +192,41 @@ mod tests {
             let found = transition(&old, &new, &["FileNameClash", "TooLarge"]);
             assert_eq!(found.map(|found| (found.severity, found.reason)), expected, "{case}");
         }
+    }
+
+    /// A publisher whose API server takes all events, and what it was asked for: the method, and the note.
+    fn publisher() -> (Publisher, Arc<Mutex<Vec<String>>>) {
+        let asked = Arc::<Mutex<Vec<String>>>::default();
+        let heard = Arc::clone(&asked);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let heard = Arc::clone(&heard);
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect().await.unwrap().to_bytes();
+                let event: Value = serde_json::from_slice(&body).unwrap();
+                heard.lock().unwrap().push(format!("{} {}", parts.method, event["note"].as_str().unwrap()));
+                Ok::<_, Infallible>(Response::new(Full::new(body)))
+            }
+        });
+        (Publisher::new(Client::new(service, "default"), "replica-0"), asked)
+    }
+
+    #[tokio::test]
+    async fn only_an_event_of_the_same_note_is_a_repetition() {
+        let (publisher, asked) = publisher();
+        let fleet = ObjectReference { name: Some("edge".into()), namespace: Some("t".into()), ..Default::default() };
+        for note in ["first", "second", "first"] {
+            let event = Transition { severity: Severity::Normal, reason: "RevisionCreated", note: note.into() };
+            publisher.publish(&fleet, vec![event]).await;
+        }
+        assert_eq!(*asked.lock().unwrap(), ["POST first", "POST second", "PATCH first"]);
+    }
+
+    #[tokio::test]
+    async fn no_more_notes_are_kept_than_the_limit() {
+        let (publisher, _) = publisher();
+        (0..2 * MOST_NOTES).for_each(|number| drop(publisher.recorder(&number.to_string())));
+        assert_eq!(publisher.recorders.lock().unwrap().len(), MOST_NOTES);
     }
 
     #[test]
