@@ -6,6 +6,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
+use super::written::{DENIED, REVOKED};
 use crate::api::{
     agent::{AgentStatus, EffectiveConfigStatus},
     agent_fleet::EffectiveConfigDetail,
@@ -57,8 +58,8 @@ pub fn taken(status: &AgentStatus, fleet: &str, fleet_uid: &str, now: Timestamp)
 #[must_use]
 pub fn kept_out(status: &AgentStatus, access: KeptOut, now: Timestamp) -> AgentStatus {
     let (reason, message) = match access {
-        KeptOut::Denied => (AgentReason::Denied, "spec.access is Denied"),
-        KeptOut::Revoked => (AgentReason::Revoked, "spec.access is Revoked"),
+        KeptOut::Denied => (AgentReason::Denied, DENIED),
+        KeptOut::Revoked => (AgentReason::Revoked, REVOKED),
     };
     let changes = [
         (reason, message.to_owned()),

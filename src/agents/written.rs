@@ -55,6 +55,12 @@ pub fn read_state(text: &str) -> Option<OfferState> {
     }
 }
 
+/// What an agent that a person denied is told to be, and how it comes back.
+pub const DENIED: &str = "spec.access is Denied; Approved lets the agent in again";
+
+/// What an agent that a person revoked is told to be, and how it comes back: its certificates do not.
+pub const REVOKED: &str = "spec.access is Revoked; Approved lets the agent enrol anew";
+
 /// The command with which a person approves of an agent, ready to be pasted: what the condition of one that waits says.
 #[must_use]
 pub fn approving(namespace: &str, uid: &InstanceUid) -> String {

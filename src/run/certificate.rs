@@ -69,8 +69,8 @@ impl ListenerCertificate {
             Event::InitDone if self.version.is_some() || self.shown.not_after().is_some() => {}
             Event::InitDone => tracing::warn!(
                 secret = %self.secret,
-                "the certificate of the listener is not there yet, and no agent is served before; make a Secret of the \
-                 type {TYPE}, name another one with --tls-secret, or serve without TLS by --plaintext"
+                "the certificate of the listener is not there yet, and no agent is served before; the replica that leads \
+                 makes it within seconds, unless --tls-secret names it: make that Secret, of the type {TYPE}"
             ),
             Event::Delete(_) => {
                 self.version = None;

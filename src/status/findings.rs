@@ -5,7 +5,10 @@ use super::{
     view::{AgentView, AssignmentView, Departure, FleetView, GivenView, IssuedView, LivenessView, UnmatchedBecause},
 };
 use crate::{
-    agents::{summary::Acceptance, written::approving},
+    agents::{
+        summary::Acceptance,
+        written::{DENIED, REVOKED, approving},
+    },
     api::{
         condition::Finding,
         reasons::{AgentReason, agent_ready},
@@ -42,8 +45,8 @@ fn accepted(view: &AgentView) -> (AgentReason, String) {
     match view.acceptance {
         Acceptance::Admitted => (AgentReason::Admitted, String::new()),
         Acceptance::Pending => (AgentReason::PendingApproval, approving(&view.namespace, &view.uid)),
-        Acceptance::Denied => (AgentReason::Denied, "spec.access is Denied".into()),
-        Acceptance::Revoked => (AgentReason::Revoked, "spec.access is Revoked".into()),
+        Acceptance::Denied => (AgentReason::Denied, DENIED.into()),
+        Acceptance::Revoked => (AgentReason::Revoked, REVOKED.into()),
     }
 }
 
@@ -122,7 +125,9 @@ fn config_applied(view: &AgentView, record: &AgentRecord) -> (AgentReason, Strin
         return (AgentReason::Unsupported, "the agent does not accept remote configuration".into());
     }
     match given {
-        GivenView::NoRevision => (AgentReason::NoRevision, format!("fleet {name} has no revision yet")),
+        GivenView::NoRevision => {
+            (AgentReason::NoRevision, format!("fleet {name} has no revision yet; its conditions tell why"))
+        }
         GivenView::TemplateFailed { message, .. } => (AgentReason::TemplateFailed, message.clone()),
         GivenView::Offer { remote_config: None, .. } => (AgentReason::NothingToApply, String::new()),
         GivenView::Offer { remote_config: Some(offered), .. } => outcome(record, *offered),
@@ -198,8 +203,8 @@ mod tests {
         for (acceptance, reason, message) in [
             (Acceptance::Admitted, "Admitted", ""),
             (Acceptance::Pending, "PendingApproval", command),
-            (Acceptance::Denied, "Denied", "spec.access is Denied"),
-            (Acceptance::Revoked, "Revoked", "spec.access is Revoked"),
+            (Acceptance::Denied, "Denied", "spec.access is Denied; Approved lets the agent in again"),
+            (Acceptance::Revoked, "Revoked", "spec.access is Revoked; Approved lets the agent enrol anew"),
         ] {
             let found = findings(&AgentView { acceptance, ..view() }, &view().record);
             assert_eq!(

@@ -84,6 +84,20 @@ impl Issuers<'_> {
     }
 }
 
+/// That an issuer could not be asked, and the role that the operator lacks if it may not.
+pub(super) fn not_asked(issuer: &Issuer, error: &str) -> String {
+    let failure = format!("the issuer {} could not be asked: {error}", issuer.label());
+    match issuer {
+        Issuer::CertManager { .. } if error.starts_with("403") => {
+            format!("{failure}; the operator needs the Role of config/rbac/cert-manager.yaml in this namespace")
+        }
+        Issuer::CertificateSigningRequest if error.starts_with("403") => {
+            format!("{failure}; the operator needs the ClusterRole of config/rbac/cluster-signer.yaml")
+        }
+        Issuer::Internal | Issuer::CertificateSigningRequest | Issuer::CertManager { .. } => failure,
+    }
+}
+
 /// The name of the object that asks this signer for the certificate of this Secret: another one for each renewal, and
 /// after a refusal, which an object that was refused once would repeat for ever.
 fn object_name(certificate: &AgentCertificate, signer: &str) -> String {
@@ -160,6 +174,21 @@ fn whole(duration: Duration) -> u64 {
 mod tests {
     use super::*;
     use crate::credentials::tests::{at, authority, issue, name};
+
+    #[test]
+    fn an_issuer_that_the_operator_may_not_ask_is_told_with_the_role_that_it_lacks() {
+        let cert_manager = Issuer::CertManager { name: "agents".into(), kind: "Issuer".into(), group: "g".into() };
+        let role = "; the operator needs the Role of config/rbac/cert-manager.yaml in this namespace";
+        let cluster_role = "; the operator needs the ClusterRole of config/rbac/cluster-signer.yaml";
+        for (issuer, error, expected) in [
+            (&cert_manager, "403 Forbidden", role),
+            (&Issuer::CertificateSigningRequest, "403 Forbidden", cluster_role),
+            (&cert_manager, "500 InternalError", ""),
+        ] {
+            let told = format!("the issuer {} could not be asked: {error}{expected}", issuer.label());
+            assert_eq!(not_asked(issuer, error), told);
+        }
+    }
 
     #[test]
     fn only_a_certificate_for_the_key_that_was_asked_about_is_taken() {

@@ -29,6 +29,7 @@ use crate::{
         external::{
             Issuers, Progress,
             cert_manager::{self, Presence},
+            not_asked,
         },
         facts::between,
         metrics::{IssueOutcome, Metrics},
@@ -302,7 +303,7 @@ impl Hand<'_> {
             }
             Ok(Progress::Refused(why)) => Ok(refuse(certificate, &why, self.now)),
             Ok(Progress::Waits(finding)) => Err(finding),
-            Err(error) => Err(Some(format!("the issuer {} could not be asked: {error}", policy.issuer.label()))),
+            Err(error) => Err(Some(not_asked(&policy.issuer, &error.to_string()))),
         }
     }
 

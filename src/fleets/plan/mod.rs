@@ -224,7 +224,8 @@ fn reasons(fleet: &AgentFleet, observed: &Observed<'_>, status: &AgentFleetStatu
     let anonymous = fleet.spec.enrollment.methods().contains(&EnrollmentMethod::Anonymous);
     let namespace = fleet.metadata.namespace.as_deref().unwrap_or_default();
     if anonymous && !observed.policy.anonymous.permit(namespace) {
-        let message = "the operator does not permit the method Anonymous in this namespace";
+        let message = "the operator does not permit the method Anonymous in this namespace; \
+                       take it out of spec.enrollment.methods, or start the operator with the namespace in --anonymous-namespaces";
         reasons.push((FleetReason::AnonymousNotAllowed, message.into()));
     }
     let AdmissionFaults { client_ca, issuer } = observed.admission;
