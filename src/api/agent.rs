@@ -55,6 +55,10 @@ pub const REVOCATION_FINALIZER: &str = "opamp.dev/revocation";
         description = "Time since the agent first reported."
     ),
     printcolumn(
+        name = "Access", type_ = "string", priority = 1, json_path = ".spec.access",
+        description = "What a person has decided about the agent."
+    ),
+    printcolumn(
         name = "Host", type_ = "string", priority = 1,
         json_path = ".status.attributes['identifying', 'nonIdentifying'].host\\.name",
         description = "The agent's host.name."

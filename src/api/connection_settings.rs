@@ -61,7 +61,8 @@ pub struct ConnectionSettingsSpec {
 pub struct OpampConnection {
     /// The URL of the OpAMP server, such as
     /// `wss://opamp.example.com:4320/v1/opamp`; `ws`, `wss`, `http` or `https`.
-    /// At most 2048 characters.
+    /// An agent that polls over HTTP may not understand `ws` and `wss`, and one
+    /// with a WebSocket not the others. At most 2048 characters.
     #[schemars(length(min = 1, max = 2048))]
     #[x_kube(validation = Rule::new("self.matches('^(wss?|https?)://[^/?#@[:space:][:cntrl:]]+(/[^#[:space:][:cntrl:]]*)?$')")
         .message("endpoint: must be a ws, wss, http or https URL such as wss://opamp.example.com:4320/v1/opamp, without user or fragment"))]

@@ -166,7 +166,7 @@ pub struct Gateway {
     validation = Rule::new("(has(self.issuer) && self.issuer == 'CertManager') == has(self.issuerRef)")
         .message("issuerRef: must be set with the issuer CertManager, and with no other"),
     validation = Rule::new("(has(self.duration) && !self.duration.matches('^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$')) || (has(self.renewBefore) && !self.renewBefore.matches('^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$')) || duration(has(self.renewBefore) ? self.renewBefore : '56h') < duration(has(self.duration) ? self.duration : '168h')")
-        .message("renewBefore: must be shorter than duration")
+        .message("renewBefore: must be shorter than duration; it is 56h unless set")
 )]
 pub struct Certificates {
     /// Who signs.
