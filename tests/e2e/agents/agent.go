@@ -36,6 +36,7 @@ type agent struct {
 	key          []byte
 	current      types.InstanceUid // uid, or the one that it was given last
 	settingsHash []byte            // of the last offer of connection settings
+	askedAt      time.Time         // when it last asked for a certificate over HTTP, by itself
 	// status is what a real agent keeps on its disk: what it last reported of a configuration.
 	status  *protobufs.RemoteConfigStatus
 	running *protobufs.AgentConfigMap
@@ -109,7 +110,7 @@ func (a *agent) start(ctx context.Context) error {
 		a.mutex.Unlock()
 		return nil
 	}
-	a.client = c
+	a.client, a.askedAt = c, time.Time{}
 	status, connection := a.status, a.connection
 	if a.current == (types.InstanceUid{}) {
 		a.current = a.uid
@@ -270,6 +271,12 @@ func (a *agent) connected() {
 	a.reports.event(a, "connected", nil)
 	a.mutex.Lock()
 	asks := a.options.credentials.csr && a.connection.serial == "" // a request may be lost with its connection
+	if asks && a.options.transport == "http" {
+		// Each answer is a connection then, and a request is sent at once: it would be followed by the next without a pause.
+		if asks = time.Since(a.askedAt) >= a.options.heartbeat; asks {
+			a.askedAt = time.Now()
+		}
+	}
 	a.mutex.Unlock()
 	if asks {
 		if err := a.requestCertificate(); err != nil {
