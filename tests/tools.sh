@@ -35,4 +35,5 @@ if [ "${1:-}" != demo ]; then
     lacks node "20.6 or later from https://nodejs.org (this is $(node --version))"
   fi
 fi
-exit $missing
+[ "$missing" != 0 ] || echo "all tools are there"
+exit "$missing"
