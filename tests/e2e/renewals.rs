@@ -167,8 +167,9 @@ async fn two_thousand_that_are_due_in_the_same_moment_are_renewed_in_time_and_wi
     );
     assert!(took < LIMIT, "all are renewed in time");
     assert!(gaps.iter().all(|&gap| gap < LONGEST_GAP), "nobody is away for long: {gaps:?}");
-    // A bucket of one second's worth may be full when a window begins; the metric is looked at twice a second.
+    // A bucket of one second's worth may be full when a window begins; the metric is looked at twice a second, and the watch
+    // may be late as much.
     assert!(certificates <= 20 * 11 + 10, "20 certificates a second");
-    assert!(secrets <= 60 * 11, "60 writes a second");
+    assert!(secrets <= 60 * 11 + 30, "60 writes a second");
     assert_eq!(scenario.list(Kind::Agent).await.len(), 2 * HALF, "nobody is lost");
 }
