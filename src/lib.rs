@@ -18,6 +18,7 @@
 //! | [`kubernetes`] | clients, namespaces in scope, pace of retries, errors without object text |
 //! | [`events`] | events on objects that people write, on transitions only |
 //! | [`controllers`] | everything that runs on the leader only, started and stopped with the lead |
+//! | [`journal`] | lines of the log that others bring about: one of a kind in ten seconds, with a count |
 //! | [`lease`] | the leader's election and each replica's sign of life |
 //! | [`revisions`] | inputs → validated, immutable revisions; leader only |
 //! | [`fleets`] | the fleet's controller: plan, apply, counters, conditions; leader only |
@@ -35,6 +36,7 @@ pub mod credentials;
 pub mod effective_configs;
 pub mod events;
 pub mod fleets;
+pub mod journal;
 pub mod kubernetes;
 pub mod lease;
 pub mod opamp;

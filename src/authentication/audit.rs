@@ -3,20 +3,13 @@
 //! Lines have the target `opamp_operator::audit`, the level info and the message `access`. Every line has every field;
 //! what does not apply is empty. Nothing in it was taken from what an agent says of itself, its uid aside.
 
-use std::{
-    collections::HashMap,
-    net::SocketAddr,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
-};
+use std::{net::SocketAddr, time::Instant};
 
 use super::failures::Source;
-use crate::opamp::{InstanceUid, identity::Identity};
-
-/// How often one kind of refusal is told for one address; what comes between is counted.
-const INTERVAL: Duration = Duration::from_secs(10);
-/// Addresses and reasons that are told apart; the rest shares one line.
-const MOST: usize = 1_000;
+use crate::{
+    journal,
+    opamp::{InstanceUid, identity::Identity},
+};
 
 /// What was decided.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -80,22 +73,10 @@ fn write(access: &Access, count: u64) {
     tracing::info!(target: "opamp_operator::audit", outcome, method, identity, namespace, fleet, uid, %remote, reason, count, "access");
 }
 
-/// One address and one reason; `None` is all for which there is no room.
-type Kind = Option<(Source, &'static str)>;
-
-#[derive(Debug)]
-struct Told {
-    at: Instant,
-    left_out: u64,
-    last: Access,
-}
-
 /// Writes lines of what peers may bring about as fast as they can, such as refusals: one in ten seconds for each address
 /// and reason, with how many it stands for, so that guessing fills no disk and drowns nothing.
 #[derive(Debug, Default)]
-pub struct Journal {
-    told: Mutex<HashMap<Kind, Told>>,
-}
+pub struct Journal(journal::Journal<(Source, &'static str), Access>);
 
 impl Journal {
     /// Somebody was refused, or has brought about something else again.
@@ -107,57 +88,27 @@ impl Journal {
 
     /// Writes what was left out and would not be told otherwise. To be called every few seconds.
     pub fn sweep(&self, now: Instant) {
-        for (access, count) in self.left_over(now) {
+        for (access, count) in self.0.left_over(now) {
             write(&access, count);
         }
     }
 
-    /// For how many the line stands that is to be written now, if any is.
     fn take(&self, access: &Access, now: Instant) -> Option<u64> {
-        let mut told = self.told();
-        let kind = Some((Source::of(access.remote), access.reason));
-        let kind = if told.contains_key(&kind) || told.len() < MOST { kind } else { None };
-        match told.get_mut(&kind) {
-            Some(told) if now < told.at + INTERVAL => {
-                told.left_out += 1;
-                told.last = access.clone();
-                None
-            }
-            Some(told) => {
-                told.at = now;
-                Some(std::mem::take(&mut told.left_out) + 1)
-            }
-            None => {
-                told.insert(kind, Told { at: now, left_out: 0, last: access.clone() });
-                Some(1)
-            }
-        }
-    }
-
-    fn left_over(&self, now: Instant) -> Vec<(Access, u64)> {
-        let mut left_over = Vec::new();
-        self.told().retain(|_, told| {
-            let is_over = now >= told.at + INTERVAL;
-            if is_over && told.left_out > 0 {
-                left_over.push((told.last.clone(), told.left_out));
-            }
-            !is_over
-        });
-        left_over
-    }
-
-    fn told(&self) -> MutexGuard<'_, HashMap<Kind, Told>> {
-        // No holder can leave half a change behind.
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.take((Source::of(access.remote), access.reason), access, now)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use serde_json::json;
 
     use super::*;
-    use crate::authentication::tests::Lines;
+    use crate::{
+        authentication::tests::Lines,
+        journal::{INTERVAL, MOST},
+    };
 
     fn refusal(address: [u8; 4], reason: &'static str) -> Access {
         Access {
@@ -213,9 +164,9 @@ mod tests {
         ] {
             assert_eq!(journal.take(access, at(second)), expected, "after {second} s");
         }
-        assert_eq!(journal.left_over(at(19)), [], "the line of this address is not yet due");
-        assert_eq!(journal.left_over(at(20)), [(guess, 1)]);
-        assert!(journal.told().is_empty());
+        assert_eq!(journal.0.left_over(at(19)), [], "the line of this address is not yet due");
+        assert_eq!(journal.0.left_over(at(20)), [(guess, 1)]);
+        assert!(journal.0.is_empty());
     }
 
     #[test]
@@ -224,7 +175,7 @@ mod tests {
         let lines = (0..5_000_u32)
             .filter_map(|number| journal.take(&refusal((0x0a00_0000 + number).to_be_bytes(), "UnknownToken"), now));
         assert_eq!(lines.count(), MOST + 1);
-        let left_over: u64 = journal.left_over(now + INTERVAL).into_iter().map(|(_, count)| count).sum();
+        let left_over: u64 = journal.0.left_over(now + INTERVAL).into_iter().map(|(_, count)| count).sum();
         assert_eq!(left_over, 5_000 - 1_001);
     }
 }

@@ -134,6 +134,7 @@ impl Bridge {
         })
         .await;
         self.journal.sweep(now().instant);
+        self.refusals.sweep(now().instant);
         self.sweep_pending();
     }
 

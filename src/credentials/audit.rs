@@ -3,11 +3,7 @@
 //! Lines have the target `opamp_operator::audit`, the level info and the message `certificate`. Every line has every field;
 //! what does not apply is empty. No key and no request is in it.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
-    time::{Duration, Instant},
-};
+use std::time::Instant;
 
 use jiff::Timestamp;
 
@@ -16,12 +12,7 @@ use super::{
     serial::Serial,
     stored::{AgentCertificate, Holder},
 };
-use crate::opamp::InstanceUid;
-
-/// How often an agent is told of whose requests a replica refuses; what comes between is counted.
-const INTERVAL: Duration = Duration::from_secs(10);
-/// Agents that are told apart; the rest shares one line.
-const MOST: usize = 1_000;
+use crate::{journal, opamp::InstanceUid};
 
 /// What was decided.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -97,62 +88,45 @@ pub fn record(decision: &Decision, count: u64) {
 /// Writes lines of requests that a replica refuses: one in ten seconds for each agent, with how many there were since the
 /// last one, so that an agent which repeats itself fills no disk.
 #[derive(Debug, Default)]
-pub struct Journal(Mutex<HashMap<Option<InstanceUid>, Told>>);
-
-#[derive(Debug)]
-struct Told {
-    at: Instant,
-    left_out: u64,
-}
+pub struct Journal(journal::Journal<InstanceUid, Decision>);
 
 impl Journal {
     /// A request was refused.
     pub fn refused(&self, decision: &Decision, now: Instant) {
-        if let Some(count) = self.take(decision.holder.agent, now) {
+        if let Some(count) = self.0.take(decision.holder.agent, decision, now) {
             record(decision, count);
         }
     }
 
-    /// For how many the line stands that is to be written now, if any is.
-    fn take(&self, agent: InstanceUid, now: Instant) -> Option<u64> {
-        // No holder can leave half a change behind.
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.len() >= MOST && !told.contains_key(&Some(agent)) {
-            told.retain(|_, told| now < told.at + INTERVAL);
-        }
-        let agent = Some(agent).filter(|agent| told.len() < MOST || told.contains_key(&Some(*agent)));
-        match told.get_mut(&agent) {
-            Some(told) if now < told.at + INTERVAL => {
-                told.left_out += 1;
-                None
-            }
-            Some(told) => {
-                told.at = now;
-                Some(std::mem::take(&mut told.left_out) + 1)
-            }
-            None => {
-                told.insert(agent, Told { at: now, left_out: 0 });
-                Some(1)
-            }
+    /// Writes what was left out and would not be told otherwise. To be called every few seconds.
+    pub fn sweep(&self, now: Instant) {
+        for (decision, count) in self.0.left_over(now) {
+            record(&decision, count);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::{
+        sync::{Arc, Mutex},
+        time::Duration,
+    };
 
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::credentials::{
-        key::PrivateKey,
-        request::PublicKey,
-        tests::{
-            at, authority, issue,
-            stored::{holder, patched, request},
-            uid,
+    use crate::{
+        credentials::{
+            key::PrivateKey,
+            request::PublicKey,
+            tests::{
+                at, authority, issue,
+                stored::{holder, patched, request},
+                uid,
+            },
         },
+        journal::MOST,
     };
 
     #[test]
@@ -230,6 +204,7 @@ mod tests {
     #[test]
     fn an_agent_that_repeats_itself_is_told_of_once_in_ten_seconds() {
         let (journal, start) = (Journal::default(), Instant::now());
+        let decision = Decision::refusal(holder(1), "no");
         for (second, agent, expected) in [
             (0, 1, Some(1)),
             (1, 1, None),
@@ -239,10 +214,11 @@ mod tests {
             (11, 1, None),
             (21, 1, Some(2)),
         ] {
-            let count = journal.take(uid(agent), start + Duration::from_secs(second));
+            let count = journal.0.take(uid(agent), &decision, start + Duration::from_secs(second));
             assert_eq!(count, expected, "agent {agent} after {second} s");
         }
-        let many = (0..5_000).filter_map(|_| journal.take(InstanceUid::generate(), start + Duration::from_secs(40)));
+        let many = (0..5_000)
+            .filter_map(|_| journal.0.take(InstanceUid::generate(), &decision, start + Duration::from_secs(40)));
         assert_eq!(many.count(), MOST + 1);
     }
 }
