@@ -7,7 +7,7 @@ use crate::{
         carry::Write,
         plan::Step,
         roll::{IssuePolicy, Issuer, Roll},
-        stored::REFUSED_ANNOTATION,
+        stored::{AgentCertificate, REFUSED_ANNOTATION},
     },
     kubernetes::ObjectKey,
 };
@@ -63,16 +63,7 @@ pub(super) fn is_by_cert_manager(policy: &IssuePolicy) -> bool {
 
 /// Whether nothing comes of a step while cert-manager is not there.
 pub(super) fn needs_cert_manager(step: &Step) -> bool {
-    match step {
-        Step::Answer(_, policy) => is_by_cert_manager(policy),
-        Step::Hold(_)
-        | Step::Publish { .. }
-        | Step::Release(_)
-        | Step::Remove(_)
-        | Step::Refuse(..)
-        | Step::Settle(_)
-        | Step::Make(..) => false,
-    }
+    answer(step).is_some_and(|(_, policy)| is_by_cert_manager(policy))
 }
 
 pub(super) fn issuer(step: &Step) -> Option<Issuer> {
@@ -89,8 +80,13 @@ pub(super) fn issuer(step: &Step) -> Option<Issuer> {
 
 /// The fleet for which an issuer is asked with this.
 pub(super) fn fleet(step: &Step) -> Option<ObjectKey> {
+    answer(step).map(|(certificate, _)| ObjectKey::new(&certificate.key.namespace, &certificate.fleet))
+}
+
+/// What is answered with this, and by which policy.
+fn answer(step: &Step) -> Option<(&AgentCertificate, &IssuePolicy)> {
     match step {
-        Step::Answer(certificate, _) => Some(ObjectKey::new(&certificate.key.namespace, &certificate.fleet)),
+        Step::Answer(certificate, policy) => Some((certificate, policy)),
         Step::Hold(_)
         | Step::Publish { .. }
         | Step::Release(_)
