@@ -62,8 +62,8 @@ impl Authenticator {
 }
 
 impl ClientCertificates for Authenticator {
-    /// A certificate that has ended or was replaced passes: its holder may show a token beside it, and enrol anew. Without one it is
-    /// refused by the answer to its request.
+    /// A certificate that has ended or was replaced passes: its holder may show a token beside it, and enrol anew. Without one
+    /// it is refused by the answer to its request.
     fn verify(
         &self,
         end_entity: &CertificateDer<'_>,

@@ -89,11 +89,11 @@ impl Scenario {
         scenario
     }
 
-    /// Lets other tests run for a while, in which this one wants nothing but time to pass. It goes on once the one that
-    /// runs then has ended, and perhaps one more.
-    pub async fn rest(&mut self, time: Duration) {
+    /// Lets other tests run while this one waits for something that takes its time. It goes on once the one that runs then
+    /// has ended, and perhaps one more.
+    pub async fn aside(&mut self, waiting: impl Future<Output = ()>) {
         self.turn = None;
-        tokio::time::sleep(time).await;
+        waiting.await;
         self.turn = Some(TURN.lock().await);
     }
 
